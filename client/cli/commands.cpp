@@ -167,6 +167,26 @@ int run_clients(Context &context, const ClientsArguments &arguments) {
     return kExitOk;
 }
 
+int run_names(Context &context, const std::string &pool, const std::string &remove) {
+    if (!remove.empty()) {
+        v1::RemoveNameRequest request;
+        request.set_pool(pool);
+        request.set_name(remove);
+        context.control().remove_name(request);
+        if (context.json)
+            print_json(context.out, {{"pool", pool}, {"name", remove}, {"removed", true}});
+        else
+            context.out << "name " << printable(remove) << " of pool " << printable(pool) << " is removed\n";
+        return kExitOk;
+    }
+    const v1::ListNamesResponse names = context.control().list_names(pool);
+    if (context.json)
+        print_json(context.out, names_json(names));
+    else
+        print_names(context.out, names);
+    return kExitOk;
+}
+
 int run_nodes(Context &context) {
     const v1::Machine machine = context.control().get_machine();
     const v1::ListPoolsResponse pools = context.control().list_pools();

@@ -48,6 +48,8 @@ struct ClientsArguments {
     std::uint32_t limit = 100;    // only with blocks
 };
 int run_clients(Context &context, const ClientsArguments &arguments);
+// remove: the name that is to be unbound; empty: none is, and they are listed.
+int run_names(Context &context, const std::string &pool, const std::string &remove);
 int run_nodes(Context &context);
 
 struct ResizeArguments {

@@ -234,6 +234,24 @@ Json blocks_json(const v1::ListBlocksResponse &blocks) {
     return {{"blocks", list}, {"total_blocks", blocks.total_blocks()}, {"total_bytes", blocks.total_bytes()}};
 }
 
+Json names_json(const v1::ListNamesResponse &names) {
+    Json list = Json::array();
+    for (const v1::BoundName &name : names.names()) {
+        list.push_back({{"pool", name.pool()},
+                        {"name", name.name()},
+                        {"kind", name.kind()},
+                        {"reference", name.kind() == "reference" ? Json(name.reference()) : Json(nullptr)},
+                        {"objects", name.objects().empty() ? Json(nullptr) : Json(name.objects())},
+                        {"channel", name.kind() == "channel" ? Json(name.channel()) : Json(nullptr)},
+                        {"uid", name.uid()},
+                        {"client_id", name.client_id() == 0 ? Json(nullptr) : Json(name.client_id())},
+                        {"version", name.version()}});
+    }
+    Json result;
+    result["names"] = list;
+    return result;
+}
+
 Json failures_json(const v1::GetStatsResponse &stats) {
     std::uint64_t out_of_frames = 0, fragmented = 0, quota = 0, argument = 0;
     for (const v1::NodeStats &numa_node : stats.nodes()) {

@@ -28,6 +28,7 @@ Json machine_json(const v1::Machine &machine);
 Json pool_json(const v1::Pool &pool);
 Json attribute_json(const v1::PoolAttribute &attribute);
 Json client_json(const v1::Client &client);
+Json names_json(const v1::ListNamesResponse &names);
 Json blocks_json(const v1::ListBlocksResponse &blocks);
 Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats);
 // The four reasons of failures, each summed over the numa nodes.

@@ -69,6 +69,10 @@ public:
             clients->add_flag("--blocks", clients_.blocks, "Who holds which blocks, those held longest first");
         clients->add_option("--client", clients_.client_id, "Only this client's blocks")->needs(blocks);
         clients->add_option("--limit", clients_.limit, "How many blocks; 100 if left out")->needs(blocks);
+        CLI::App *names = verb("names", "Names that are bound in the pools, and to what",
+                               [this](Context &c) { return run_names(c, pool_, remove_); });
+        CLI::Option *of_pool = names->add_option("POOL", pool_, "Pool; all if left out");
+        names->add_option("--remove", remove_, "Unbind this name of the pool, whoever has bound it")->needs(of_pool);
         verb("nodes", "The machine's numa nodes, their hugepages and pools", [](Context &c) { return run_nodes(c); });
 
         CLI::App *resize = verb("resize", "Bring a pool's memory online or take it offline",
@@ -231,7 +235,7 @@ private:
     std::function<int(Context &)> chosen_;
     ClientsArguments clients_;
     std::vector<std::string> settings_;
-    std::string pool_, key_, grace_ = "5s", look_for_ = "0";
+    std::string pool_, remove_, key_, grace_ = "5s", look_for_ = "0";
     bool force_ = false, abandon_ = false, heads_ = false;
     std::uint32_t client_id_ = 0;
     ResizeArguments resize_;

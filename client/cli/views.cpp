@@ -316,6 +316,22 @@ void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const
         << "), those held longest first\n";
 }
 
+void print_names(std::ostream &out, const v1::ListNamesResponse &names) {
+    Table table(
+        {{"NAME"}, {"POOL"}, {"KIND"}, {"BOUND TO"}, {"OWNER"}, {"UID", Align::right}, {"VERSION", Align::right}});
+    for (const v1::BoundName &name : names.names()) {
+        std::array<char, 32> reference{};
+        std::snprintf(reference.data(), reference.size(), "%#llx", static_cast<unsigned long long>(name.reference()));
+        const std::string bound_to = name.kind() == "objects"   ? name.objects()
+                                     : name.kind() == "channel" ? number(name.channel())
+                                                                : reference.data();
+        table.add_row({name.name(), name.pool(), name.kind(), bound_to,
+                       name.client_id() == 0 ? "pool" : "client " + number(name.client_id()), number(name.uid()),
+                       number(name.version())});
+    }
+    table.print(out);
+}
+
 bool lies_on(const v1::PoolNode &share, const v1::Machine &machine, int index) {
     const int os_numa_node = machine.nodes(index).os_numa_node();
     if (share.os_numa_node() != os_numa_node) return false;

@@ -24,6 +24,7 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
 void print_attributes(std::ostream &out, const google::protobuf::RepeatedPtrField<v1::PoolAttribute> &attributes);
 void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools);
 // clients gives the holders' names.
+void print_names(std::ostream &out, const v1::ListNamesResponse &names);
 void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const v1::ListClientsResponse &clients);
 void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, std::int64_t now_unix_seconds);
 // True if this share of a pool lies on machine.nodes(index). A synthetic topology may put several numa nodes of its own

@@ -103,6 +103,7 @@ struct numacre_pool {
     std::atomic<std::uint32_t> policy_mode{0};
     std::atomic<std::uint64_t> policy_nodes{0};
     pthread_mutex_t policy_mutex = PTHREAD_MUTEX_INITIALIZER;  // serialises numacre_set_policy
+    pthread_mutex_t names_mutex = PTHREAD_MUTEX_INITIALIZER;   // of a private pool: serialises changes of names
     numacre::engine::Policy pool_policy;                       // of the pool
     numacre::client::Choices *choices = nullptr;               // by thread slot; null in a pool of one numa node
     std::uint8_t nearest[numacre::engine::kMaxNumaNodes][numacre::engine::kMaxNumaNodes] = {};

@@ -323,6 +323,27 @@ Answer<BlockList> Daemon::blocks(const std::string &name, std::uint32_t client_i
     return std::move(oldest).take();
 }
 
+Answer<std::vector<NameStatus>> Daemon::names(const std::string &name) {
+    const auto pools = chosen_pools(name);
+    if (!pools) return Unexpected{pools.error()};
+    std::vector<NameStatus> statuses;
+    for (const auto &pool : *pools)
+        for (const NameEntry &entry : pool->names()) statuses.push_back({pool->name(), entry});
+    return statuses;
+}
+
+Answer<void> Daemon::remove_name(const std::string &name, const NameText &text) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    const ManagedPool::Turn turn(**pool);
+    if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
+    NameEntry entry;
+    entry.name = text;
+    if (auto removed = (*pool)->change_name(entry, std::nullopt, {0, 0, true}, nullptr); !removed)
+        return Unexpected{removed.error()};
+    return {};
+}
+
 Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
     for (const auto &pool : registry_.all()) {
         const auto client = pool->find_client(client_id);

@@ -178,6 +178,7 @@ const std::vector<Words> kEveryVerb{
     {"status"},
     {"pools"},
     {"clients"},
+    {"names"},
     {"nodes"},
     {"resize", "default", "--node", "1", "+64M"},
     {"create", "extra", "--capacity", "1G", "--online", "64M"},
@@ -389,6 +390,23 @@ TEST_F(CliFake, modes_that_mean_nothing_for_a_pool_are_bad_arguments) {
         EXPECT_EQ(outcome.exit_code, 2) << mode;
         EXPECT_THAT(outcome.err, AllOf(HasSubstr("mode"), HasSubstr(mode)));
     }
+}
+
+TEST_F(CliFake, names_say_what_they_are_bound_to_and_are_removed) {
+    const std::string table = run({"names", "default"}).out;
+    EXPECT_THAT(table,
+                MatchesRegex("(.|\n)*first-block +default +reference +0xfedcba9876543210 +client 7 +1000 +5\n(.|\n)*"));
+    EXPECT_THAT(table, MatchesRegex("(.|\n)*orders +default +objects +default.orders +pool +0 +7\n(.|\n)*"));
+    const Json names = run_json({"names"}).at("names");
+    EXPECT_EQ(names.at(0).at("reference"), 0xfedc'ba98'7654'3210U);
+    EXPECT_EQ(names.at(0).at("objects"), nullptr);
+    EXPECT_EQ(names.at(1).at("client_id"), nullptr);
+    EXPECT_EQ(names.at(1).at("reference"), nullptr);
+    EXPECT_THAT(run({"names", "default", "--remove", "orders"}).out,
+                HasSubstr("name orders of pool default is removed"));
+    EXPECT_EQ(run_json({"names", "default", "--remove", "orders"}).at("removed"), true);
+    EXPECT_THAT(run({"names", "default", "--remove", "nobody"}).err, HasSubstr("NOT_FOUND: no name nobody"));
+    EXPECT_EQ(run({"names", "--remove", "orders"}).exit_code, 2) << "of which pool?";
 }
 
 TEST_F(CliFake, create_delete_drain_and_evict_send_what_was_asked) {

@@ -162,6 +162,30 @@ public:
         store(blocks_, *request);
         return grpc::Status::OK;
     }
+    grpc::Status ListNames(grpc::ServerContext *, const v1::ListNamesRequest *request,
+                           v1::ListNamesResponse *response) override {
+        if (!request->pool().empty() && request->pool() != "default") return no_such_pool(request->pool());
+        v1::BoundName *name = response->add_names();
+        name->set_pool("default");
+        name->set_name("first-block");
+        name->set_kind("reference");
+        name->set_reference(0xfedc'ba98'7654'3210);
+        name->set_uid(1000);
+        name->set_client_id(7);
+        name->set_version(5);
+        name = response->add_names();
+        name->set_pool("default");
+        name->set_name("orders");
+        name->set_kind("objects");
+        name->set_objects("default.orders");
+        name->set_version(7);
+        return grpc::Status::OK;
+    }
+    grpc::Status RemoveName(grpc::ServerContext *, const v1::RemoveNameRequest *request,
+                            v1::RemoveNameResponse *) override {
+        if (request->name() != "orders") return {grpc::StatusCode::NOT_FOUND, "no name " + request->name()};
+        return grpc::Status::OK;
+    }
     grpc::Status EvictClient(grpc::ServerContext *, const v1::EvictClientRequest *request,
                              v1::EvictClientResponse *) override {
         if (request->client_id() != 7) {

@@ -501,6 +501,47 @@ TEST_F(ControlServiceTest, list_blocks_passes_on_what_is_asked_for) {
               grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(ControlServiceTest, list_names_tells_what_each_is_bound_to) {
+    v1::ListNamesRequest request;
+    v1::ListNamesResponse response;
+    ASSERT_TRUE(call(&v1::Control::Stub::ListNames, request, &response).ok());
+    request.set_pool("default");
+    ASSERT_TRUE(call(&v1::Control::Stub::ListNames, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("names ", "names default"));
+    ASSERT_EQ(response.names_size(), 2);
+    const v1::BoundName &block = response.names(0), &objects = response.names(1);
+    EXPECT_EQ(block.pool(), "default");
+    EXPECT_EQ(block.name(), "block");
+    EXPECT_EQ(block.kind(), "reference");
+    EXPECT_EQ(block.reference(), 0xfedc'ba98'7654'3210U);
+    EXPECT_EQ(block.objects(), "");
+    EXPECT_EQ(block.uid(), 1000U);
+    EXPECT_EQ(block.client_id(), 17U);
+    EXPECT_EQ(block.version(), 5U);
+    EXPECT_EQ(objects.kind(), "objects");
+    EXPECT_EQ(objects.objects(), "default.orders");
+    EXPECT_EQ(objects.reference(), 0U);
+    EXPECT_EQ(objects.client_id(), 0U);
+    request.set_pool("Not a name");
+    EXPECT_EQ(call(&v1::Control::Stub::ListNames, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ControlServiceTest, remove_name_refuses_what_is_no_name) {
+    v1::RemoveNameRequest request;
+    v1::RemoveNameResponse response;
+    request.set_pool("default");
+    for (const std::string &bad : {std::string(), std::string("a b"), std::string("a/b"), std::string(48, 'a'),
+                                   std::string("a\0b", 3), std::string("\xc3\xa4")}) {
+        request.set_name(bad);
+        EXPECT_EQ(call(&v1::Control::Stub::RemoveName, request, &response).error_code(),
+                  grpc::StatusCode::INVALID_ARGUMENT)
+            << bad;
+    }
+    request.set_name(std::string(47, '~'));
+    EXPECT_TRUE(call(&v1::Control::Stub::RemoveName, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("remove_name default " + std::string(47, '~')));
+}
+
 TEST_F(ControlServiceTest, a_process_name_that_is_no_text_does_not_break_the_answer) {
     ClientStatus client = golden_client();
     client.comm = "bad\xff\x1b[2Jname";
@@ -796,6 +837,7 @@ constexpr StatusRow kStatusRows[] = {
     {Errc::too_many_connections, grpc::StatusCode::RESOURCE_EXHAUSTED},
     {Errc::end_of_stream, grpc::StatusCode::FAILED_PRECONDITION},
     {Errc::peers_gone, grpc::StatusCode::FAILED_PRECONDITION},
+    {Errc::no_such_name, grpc::StatusCode::NOT_FOUND},
 };
 static_assert(std::size(kStatusRows) == kErrors.size() - 1, "every error but ok has a row");
 

@@ -32,6 +32,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.reclaimed_bytes = 12288;
     pool.last_recovery_seconds = 0.25;
     pool.recoveries_waiting = 1;
+    pool.names = 3;
     pool.stale_for = std::chrono::milliseconds{2500};
     pool.looking_for = std::chrono::milliseconds{1250};
     pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
@@ -225,6 +226,30 @@ public:
         if (failure_) return Unexpected{*failure_};
         calls_.push_back("blocks " + pool + " " + std::to_string(client_id) + " " + std::to_string(limit));
         return BlockList{{{"default", 17, NumaNode{1}, 8192, 4096, 4000, true, std::chrono::seconds{90}}}, 43, 176128};
+    }
+    Answer<std::vector<NameStatus>> names(const std::string &pool) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("names " + pool);
+        NameStatus block{"default", {}}, objects{"default", {}};
+        (void)NameText::read("block", block.entry.name);
+        block.entry.kind = NameKind::reference;
+        block.entry.value = 0xfedc'ba98'7654'3210;
+        block.entry.user = 1000;
+        block.entry.client_id = 17;
+        block.entry.version = 5;
+        (void)NameText::read("orders", objects.entry.name);
+        objects.entry.kind = NameKind::objects;
+        objects.entry.is_of_pool = true;
+        std::string_view("default.orders").copy(objects.entry.objects.data(), kPoolNameBytes - 1);
+        objects.entry.version = 7;
+        return std::vector{block, objects};
+    }
+    Answer<void> remove_name(const std::string &pool, const NameText &name) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("remove_name " + pool + " " + name.text().data());
+        return {};
     }
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override {
         const std::scoped_lock lock{mutex_};

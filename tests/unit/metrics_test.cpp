@@ -166,6 +166,7 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_pool(Metric::reclaimed_bytes_total), 12288);
     EXPECT_EQ(of_pool(Metric::recovery_duration_seconds), .25);
     EXPECT_EQ(of_pool(Metric::recoveries_waiting), 1);
+    EXPECT_EQ(of_pool(Metric::pool_names), 3);
     EXPECT_EQ(of_pool(Metric::pool_stale_seconds), 2.5);
     EXPECT_EQ(of_pool(Metric::scan_duration_seconds), .125);
     EXPECT_EQ(of_pool(Metric::pool_corrupt), 0);

@@ -15,7 +15,8 @@
  *
  * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and a call of its thread
  * on the handle has succeeded before. The handler may make any call except numacre_attach and its kin,
- * numacre_objects_open, numacre_open_private, numacre_detach and numacre_event_fd on a handle that only this handler
+ * numacre_objects_open, numacre_open_private, numacre_detach, numacre_event_fd, numacre_name_set, numacre_name_remove
+ * and numacre_name_watch on a handle that only this handler
  * uses. Two handlers that share a handle must not interrupt each other (sa_mask). On a handle that the interrupted code
  * may be using, the handler may call numacre_free_uncached, numacre_free_run, numacre_take, numacre_ref_of,
  * numacre_usable_size, numacre_client_id, numacre_events and numacre_is_asleep, and nothing else. The cache of a thread
@@ -571,6 +572,70 @@ typedef struct {
 /* Fills in the first struct_size bytes of *info. Never blocks. Errors: -EINVAL info is NULL, or struct_size is not set
  * (below 8 or above 4096); -ECHILD. */
 NUMACRE_API int numacre_channel_get_info(numacre_channel *channel, numacre_channel_info *info);
+
+/* The kinds of what a name is bound to, and the flags of numacre_name. */
+#define NUMACRE_NAME_REFERENCE 1u /* a block: numacre_name.reference */
+#define NUMACRE_NAME_OBJECTS   2u /* an object pool: numacre_name.objects */
+#define NUMACRE_NAME_CHANNEL   3u /* a channel: numacre_name.channel; only the daemon binds such names */
+#define NUMACRE_NAME_POOL      1u /* owned by the pool: stays when the client that has bound it ends */
+#define NUMACRE_NAME_COMPARE   2u /* numacre_name_set: only if the name has numacre_name.version */
+
+/* A name of a pool, and what it is bound to. Later versions append fields, and 0 is the default of each. */
+typedef struct {
+    size_t struct_size;    /* in: sizeof(numacre_name) */
+    uint32_t kind;         /* NUMACRE_NAME_REFERENCE, ... */
+    uint32_t flags;        /* NUMACRE_NAME_POOL; numacre_name_set: and NUMACRE_NAME_COMPARE */
+    uint64_t version;      /* grows with each change of a name of the pool, never given twice */
+    numacre_ref reference; /* NUMACRE_NAME_REFERENCE; else 0 */
+    uint64_t channel;      /* NUMACRE_NAME_CHANNEL; else 0 */
+    uint32_t user;         /* out: the user (uid) that has bound it */
+    uint32_t client_id;    /* out: the client that owns it (numacre_client_id); 0: the pool owns it */
+    char name[48];         /* out: the name */
+    char objects[64];      /* NUMACRE_NAME_OBJECTS: the object pool's whole name, "pool.objects"; else empty */
+} numacre_name;
+
+/* Binds a name of the pool, or binds it to something else. name: 1 to 47 printable ASCII characters without space and
+ * '/'. binding: kind, flags, version and the field of the kind count; the others are ignored. A reference stays one
+ * that any process may take: the name keeps no block. Without NUMACRE_NAME_POOL the name is this client's, and goes
+ * when the client detaches or dies, before its blocks do; with it the name stays until somebody removes it or the pool
+ * is deleted, also over a restart of the daemon. With NUMACRE_NAME_COMPARE the name has to have that version, and 0
+ * means that there must be no such name: of several processes that bind a name in this way exactly one succeeds. A name
+ * that is bound may be changed by processes of the user that has bound it, by root and by the daemon's user; it is the
+ * caller's from then on. *version, unless NULL: the name's new version. Asks the daemon, also one that has been
+ * restarted since the attach, and waits for 30 s at most; enters the kernel. In a private pool the call takes a lock of
+ * the process, and all names go with the pool. Thread-safe. If the caller dies inside, the name is bound as before or
+ * as wanted, and a name of the caller's own goes with it. Errors: -EINVAL a bad name, kind, flag or struct_size, no
+ * reference, a bad pool name, or a kind that only the daemon binds; -EEXIST the name is bound, and was to be free;
+ * -EAGAIN it has another version; -ENODATA it is not bound, and was to have a version; -EACCES the name is another
+ * user's; -EDQUOT 64 names of the user (root has no such limit), or 256 of the pool; -ESRCH the daemon does not know
+ * this client; -ENOENT the pool has been deleted; -EUCLEAN the pool is damaged; -ECONNREFUSED no daemon; -EMLINK the
+ * daemon's limit of connections; -EUSERS no descriptor left; -ENOMEM; -ETIMEDOUT; -ECHILD. */
+NUMACRE_API int numacre_name_set(numacre_pool *pool, const char *name, const numacre_name *binding, uint64_t *version);
+
+/* Looks a name up, and fills in the first struct_size bytes of *binding. kind: the kind that the name has to be bound
+ * to; 0: any. Reads shared memory only, also while no daemon runs: no lock, no system call. Thread-safe; never blocks.
+ * Errors: -ENODATA no such name; -EINVAL a bad name, another kind, binding is NULL, or struct_size is not set;
+ * -EUCLEAN the directory has been overwritten; -ECHILD. */
+NUMACRE_API int numacre_name_get(numacre_pool *pool, const char *name, uint32_t kind, numacre_name *binding);
+
+/* Unbinds a name. version: the one that the name has to have; 0: any. Blocks as numacre_name_set.
+ * Errors: as numacre_name_set; -ENODATA no such name. If the caller dies inside, the name is bound or not. */
+NUMACRE_API int numacre_name_remove(numacre_pool *pool, const char *name, uint64_t version);
+
+/* Lists the names of the pool, in no order: fills in bindings[0] and following, at most `most` of them, each of
+ * bindings[0].struct_size bytes, and stores in *count how many names there are. bindings may be NULL if most is 0. Each
+ * entry is whole; names that change meanwhile may be missing. *version, unless NULL: the directory's version before the
+ * look, for numacre_name_watch. Reads shared memory only, as numacre_name_get. Thread-safe; never blocks. Errors:
+ * -EINVAL bindings or count is NULL, or struct_size is not set; -EUCLEAN the directory has been overwritten; -ECHILD.
+ */
+NUMACRE_API int numacre_name_list(numacre_pool *pool, numacre_name *bindings, size_t most, size_t *count,
+                                  uint64_t *version);
+
+/* Sleeps until the directory's version is another than *version, which 0 is if any name was ever bound, and stores
+ * that. A change by any process wakes all who watch; so does the start of a daemon, without a change. timeout_ms: -1
+ * for ever, 0 looks and does not sleep. Enters the kernel to sleep; needs no daemon. Thread-safe. Errors: -ETIMEDOUT no
+ * change; -ENOENT the pool has been deleted; -EUCLEAN the pool is damaged; -EINVAL version is NULL; -ECHILD. */
+NUMACRE_API int numacre_name_watch(numacre_pool *pool, uint64_t *version, int timeout_ms);
 
 /* The geometry of a pool inside this process, without a daemon. Later versions append fields, and 0 is the default of
  * each. */

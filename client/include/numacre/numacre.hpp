@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <memory_resource>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "numacre/error.hpp"
 #include "numacre/numacre.h"
@@ -168,6 +170,57 @@ public:
 private:
     int descriptor_ = -1;
 };
+
+// The kind of what a name of a pool is bound to; see NUMACRE_NAME_....
+enum class NameKind : std::uint32_t {
+    any = 0,                             // Pool::name(): whatever the name is bound to
+    reference = NUMACRE_NAME_REFERENCE,  // NUMACRE_NAME_REFERENCE
+    objects = NUMACRE_NAME_OBJECTS,      // NUMACRE_NAME_OBJECTS
+    channel = NUMACRE_NAME_CHANNEL,      // NUMACRE_NAME_CHANNEL
+};
+
+// A name of a pool, and what it is bound to (numacre_name).
+struct Name {
+    std::string name;             // numacre_name::name
+    NameKind kind{};              // numacre_name::kind
+    Ref ref;                      // numacre_name::reference
+    std::string objects;          // numacre_name::objects
+    std::uint64_t channel = 0;    // numacre_name::channel
+    bool of_pool = false;         // NUMACRE_NAME_POOL
+    std::uint64_t version = 0;    // numacre_name::version
+    std::uint32_t user = 0;       // numacre_name::user
+    std::uint32_t client_id = 0;  // numacre_name::client_id
+};
+
+// The names of a pool at one moment.
+struct NameList {
+    std::vector<Name> names;    // in no order
+    std::uint64_t version = 0;  // of the directory, for Pool::watch_names
+};
+
+// How to bind a name.
+struct NameOptions {
+    bool of_pool = false;                                 // NUMACRE_NAME_POOL
+    std::optional<std::uint64_t> version = std::nullopt;  // the one that the name has to have; 0: no such name
+};
+
+namespace detail {
+
+inline Name name_of(const numacre_name &found) {
+    return {found.name,     static_cast<NameKind>(found.kind),      {found.reference}, found.objects,
+            found.channel,  (found.flags & NUMACRE_NAME_POOL) != 0, found.version,     found.user,
+            found.client_id};
+}
+inline numacre_name binding_of(NameKind kind, const NameOptions &options) {
+    numacre_name binding{};
+    binding.struct_size = sizeof binding;
+    binding.kind = static_cast<std::uint32_t>(kind);
+    binding.flags = (options.of_pool ? NUMACRE_NAME_POOL : 0) | (options.version ? NUMACRE_NAME_COMPARE : 0);
+    binding.version = options.version.value_or(0);
+    return binding;
+}
+
+}  // namespace detail
 
 // The geometry of a private pool. 0 means the default of numacre_private_options.
 struct PrivateOptions {
@@ -408,6 +461,61 @@ public:
             return detail::failure(error);
         return Pin{descriptor};
     }
+    // Binds a name to a block, as numacre_name_set. Returns the name's version.
+    Expected<std::uint64_t> set_name(const std::string &name, Ref ref, const NameOptions &options = {}) {
+        numacre_name binding = detail::binding_of(NameKind::reference, options);
+        binding.reference = ref.value;
+        return bind(name, binding);
+    }
+    // Binds a name to an object pool, by that pool's whole name, as numacre_name_set. Returns the name's version.
+    Expected<std::uint64_t> set_name(const std::string &name, const std::string &objects,
+                                     const NameOptions &options = {}) {
+        numacre_name binding = detail::binding_of(NameKind::objects, options);
+        if (objects.size() >= sizeof binding.objects)
+            return Unexpected<Error>{Error{Errc::bad_argument, "object pool name '" + objects + "' is too long: use " +
+                                                                   std::to_string(sizeof binding.objects - 1) +
+                                                                   " characters at most"}};
+        objects.copy(binding.objects, objects.size());
+        return bind(name, binding);
+    }
+    // Looks a name up, as numacre_name_get.
+    Expected<Name> name(const std::string &name, NameKind kind = NameKind::any) const {
+        numacre_name found{};
+        found.struct_size = sizeof found;
+        if (const int error = numacre_name_get(handle_, name.c_str(), static_cast<std::uint32_t>(kind), &found))
+            return detail::failure(error);
+        return detail::name_of(found);
+    }
+    // Unbinds a name, as numacre_name_remove. version: the one that the name has to have; 0: any.
+    Expected<void> remove_name(const std::string &name, std::uint64_t version = 0) {
+        if (const int error = numacre_name_remove(handle_, name.c_str(), version)) return detail::failure(error);
+        return {};
+    }
+    // All names, as numacre_name_list.
+    Expected<NameList> names() const {
+        NameList list;
+        std::vector<numacre_name> found;
+        for (std::size_t count = 1; found.size() < count;) {
+            found.assign(count + 16, numacre_name{});
+            found.front().struct_size = sizeof(numacre_name);
+            if (const int error = numacre_name_list(handle_, found.data(), found.size(), &count, &list.version))
+                return detail::failure(error);
+            if (count <= found.size()) {
+                found.resize(count);
+                break;
+            }
+        }
+        for (const numacre_name &each : found) list.names.push_back(detail::name_of(each));
+        return list;
+    }
+    // Sleeps until the directory has another version, and returns that, as numacre_name_watch. timeout below 0: for
+    // ever.
+    Expected<std::uint64_t> watch_names(std::uint64_t version,
+                                        std::chrono::milliseconds timeout = std::chrono::milliseconds{-1}) const {
+        if (const int error = numacre_name_watch(handle_, &version, static_cast<int>(timeout.count())))
+            return detail::failure(error);
+        return version;
+    }
     // The client id of this handle, as numacre_client_id.
     std::uint32_t client_id() const {
         std::uint32_t id = 0;
@@ -431,6 +539,12 @@ public:
 
 private:
     explicit Pool(numacre_pool *handle) : handle_(handle) {}
+    Expected<std::uint64_t> bind(const std::string &name, const numacre_name &binding) {
+        std::uint64_t version = 0;
+        if (const int error = numacre_name_set(handle_, name.c_str(), &binding, &version))
+            return detail::failure(error);
+        return version;
+    }
     numacre_pool *handle_;
 };
 

@@ -139,6 +139,71 @@ Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet) {
                          (request.flags & Request::kExisting) != 0, (request.flags & Request::kStays) != 0}};
 }
 
+namespace {
+
+std::string describe(NameFault fault) {
+    switch (fault) {
+        case NameFault::none:
+            break;
+        case NameFault::empty:
+            return "is empty";
+        case NameFault::too_long:
+            return "is too long";
+        case NameFault::bad_character:
+            return "has a character that is none of '!' to '~', or is '/'";
+    }
+    return "is refused";
+}
+
+Unexpected<Failure> bad_name(NameFault fault) {
+    return bad_argument("the name " + describe(fault) + ": use 1 to " + std::to_string(kNameBytes - 1) +
+                        " printable ASCII characters without space and '/'");
+}
+
+}  // namespace
+
+Answer<NameWish> read_name_request(std::span<const std::byte> packet) {
+    using Request = wire::NameRequest;
+    Request request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
+    if ((request.flags & ~(Request::kOfPool | Request::kCompare)) != 0 || request.reserved != 0)
+        return bad_argument("flags " + std::to_string(request.flags) + " of a name are unknown: use " +
+                            std::to_string(Request::kOfPool) + ", " + std::to_string(Request::kCompare) + " or 0");
+    NameWish wish;
+    wish.instance_id = request.instance_id;
+    wish.process_generation = request.process_generation;
+    wish.slot = ProcessSlot{request.process_slot};
+    if (const NameFault fault = NameText::read(request.name.data(), wish.entry.name); fault != NameFault::none)
+        return bad_name(fault);
+    if (request.kind >= kNameKinds)
+        return bad_argument("kind " + std::to_string(request.kind) +
+                            " of a name is unknown: 1 is a reference, 2 an "
+                            "object pool");
+    wish.entry.kind = static_cast<NameKind>(request.kind);
+    wish.entry.is_of_pool = (request.flags & Request::kOfPool) != 0;
+    if ((request.flags & Request::kCompare) != 0) wish.expected_version = request.version;
+    switch (wish.entry.kind) {
+        case NameKind::none:
+            break;
+        case NameKind::channel:
+            return bad_argument(
+                "a name is bound to a channel by the daemon alone: bind it to a reference or to an "
+                "object pool");
+        case NameKind::reference:
+            if (request.value == 0) return bad_argument("reference 0 names no block: bind one that does, or unbind");
+            wish.entry.value = request.value;
+            break;
+        case NameKind::objects: {
+            auto objects = read_name(request.objects);
+            if (!objects) return Unexpected{std::move(objects.error())};
+            std::copy(objects->begin(), objects->end(), wish.entry.objects.begin());
+            break;
+        }
+    }
+    return wish;
+}
+
 bool is_of_type(wire::MessageType type, std::span<const std::byte> packet) {
     wire::WireHeader header;
     if (packet.size() < sizeof header) return false;

@@ -53,6 +53,15 @@ struct ChannelOrder {
 };
 // Likewise of a ChannelRequest.
 Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet);
+// A change of a name (pool/names.hpp) that a client wants.
+struct NameWish {
+    std::uint64_t instance_id = 0, process_generation = 0;
+    ProcessSlot slot;
+    NameEntry entry;  // kind none: the name is to be unbound
+    std::optional<std::uint64_t> expected_version;
+};
+// Likewise of a NameRequest.
+Answer<NameWish> read_name_request(std::span<const std::byte> packet);
 // True: the message's header says that it is of this type. It may be no good one.
 bool is_of_type(wire::MessageType type, std::span<const std::byte> packet);
 

@@ -242,6 +242,18 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         see_to_channel(session, *order);
         return;
     }
+    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::name_request, packet)) {
+        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::name_request,
+                                         sizeof(wire::NameRequest));
+        auto wish = fault ? Unexpected{*fault} : read_name_request(packet);
+        if (!wish) {
+            refuse(session, wish.error().code, wish.error().message);
+            close_session(id);
+            return;
+        }
+        change_name(session, *wish);
+        return;
+    }
     if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::objects_request, packet)) {
         const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::objects_request,
                                          sizeof(wire::ObjectsRequest));

@@ -1,6 +1,6 @@
 // The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread. Its
 // sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_pins.cpp,
-// attach_server_channels.cpp, // attach_server_ends.cpp.
+// attach_server_channels.cpp, attach_server_names.cpp, attach_server_ends.cpp.
 #pragma once
 
 #include <chrono>
@@ -33,6 +33,7 @@ namespace numacre::daemon {
 
 class ClientObjects;
 class SeatOrder;
+struct NameWish;
 struct ObjectsWish;
 struct PinWish;
 struct ChannelOrder;
@@ -89,12 +90,16 @@ private:
     void send_pin(Session &session, const ManagedPool::Pinned &pinned);
     // Of a client, too, on a connection that it has made for this.
     void see_to_channel(Session &session, const ChannelOrder &order);
-    // The trusted client that sits there, if the process that has connected is its; and its pool.
-    struct Asker {
+    // Likewise; see names.hpp.
+    void change_name(Session &session, const NameWish &wish);
+    // A request on a connection of its own that is refused: no attach is.
+    void refuse_call(SessionId id, const char *what, const Failure &why);
+    struct Caller {
         std::shared_ptr<ManagedPool> pool;
         Client client;
     };
-    Answer<Asker> find_asker(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
+    // The client with this seat, if it is the process at the other end of the connection.
+    Answer<Caller> caller_of(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
                              std::uint64_t process_generation) const;
     // From here on the session is served, however long that takes, and no longer counts as silent.
     void begin_to_serve(Session &session);

@@ -6,7 +6,6 @@
 #include "attach/connection.hpp"
 #include "attach/session.hpp"
 #include "numacre/shm/attach_wire.hpp"
-#include "os/log.hpp"
 
 namespace numacre::daemon {
 
@@ -26,26 +25,19 @@ Answer<ManagedPool::OpenChannel> carry_out(ManagedPool &pool, const Client &clie
 }  // namespace
 
 void AttachServer::see_to_channel(Session &session, const ChannelOrder &order) {
-    const auto fail = [this, id = session.id](const Failure &why) {
-        const auto found = sessions_.find(id);
-        if (found == sessions_.end()) return;  // the client has hung up meanwhile
-        // No attach is refused, and programs ask often whether a channel is there.
-        log::debug("channel refused", {{"pid", found->second->peer.pid}, {"reason", why.message}});
-        send_refusal(*found->second, why.code, why.message);
-        close_session(id);
-    };
-    auto asker = find_asker(session, order.instance_id, order.slot, order.process_generation);
-    if (!asker) return fail(asker.error());
-    Worker &worker = asker->pool->worker();
+    const auto fail = [this, id = session.id](const Failure &why) { refuse_call(id, "channel", why); };
+    const auto caller = caller_of(session, order.instance_id, order.slot, order.process_generation);
+    if (!caller) return fail(caller.error());
+    Worker &worker = caller->pool->worker();
     if (worker.busy_for() > kPatienceWithPool)
-        return fail({Errc::timed_out, "pool \"" + asker->pool->name() +
+        return fail({Errc::timed_out, "pool \"" + caller->pool->name() +
                                           "\" cannot see to channels now, for it is being changed: try again later"});
     begin_to_serve(session);
     watch_for_hang_up(session);
     const std::uint32_t channel_id = order.wish == Wish::open ? unused_client_id() : 0;
-    worker.post([this, id = session.id, asker = *asker, order, channel_id, fail] {
-        auto done = carry_out(*asker.pool, asker.client, order, channel_id);
-        loop_.post([this, id, pool = asker.pool, order, done = std::move(done), fail] {
+    worker.post([this, id = session.id, caller = *caller, order, channel_id, fail] {
+        auto done = carry_out(*caller.pool, caller.client, order, channel_id);
+        loop_.post([this, id, pool = caller.pool, order, done = std::move(done), fail] {
             if (!done) return fail(done.error());
             // An opening that nobody waits for any more is closed again with the client's seat.
             if (order.wish != Wish::open) reaper_.end_channels(pool);

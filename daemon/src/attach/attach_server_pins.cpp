@@ -16,9 +16,8 @@ namespace {
 
 Failure no_such_client_here() {
     return {Errc::no_such_client,
-            "no client of this process has such a seat in a pool: attach first, and ask before the pool is detached "
-            "from or "
-            "deleted"};
+            "no client of this process has such a seat in a pool: attach first, and ask before "
+            "the pool is detached from or deleted"};
 }
 
 // Whether the process that has connected is the client's. Before Linux 6.9, where pidfds have no numbers of their own:
@@ -33,55 +32,57 @@ bool are_same(const Peer &client, const Peer &connected) {
 
 }  // namespace
 
-Answer<AttachServer::Asker> AttachServer::find_asker(const Session &session, std::uint64_t instance_id,
+void AttachServer::refuse_call(SessionId id, const char *what, const Failure &why) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;  // the client has hung up meanwhile
+    // No attach is refused: a client that tries how much of a pool is online, or races for a name, asks often.
+    log::debug("a client's request is refused",
+               {{"request", what}, {"pid", found->second->peer.pid}, {"reason", why.message}});
+    send_refusal(*found->second, why.code, why.message);
+    close_session(id);
+}
+
+Answer<AttachServer::Caller> AttachServer::caller_of(const Session &session, std::uint64_t instance_id,
                                                      ProcessSlot slot, std::uint64_t process_generation) const {
     const auto pools = registry_.all();
     const auto pool = std::ranges::find(pools, instance_id, [](const auto &each) { return each->instance_id(); });
     if (pool == pools.end())
         return Unexpected{
             Failure{Errc::no_such_pool, "the pool has been deleted: attach to one that is there (numacre pools)"}};
-    // A process that may attach may ask for this, and this one has attached.
-    const auto client = (*pool)->client_at(slot);
+    // A process that may attach may do this, and this one has attached.
+    auto client = (*pool)->client_at(slot);
     if (!client || client->generation != process_generation || client->tier != wire::Tier::trusted ||
         !are_same(client->peer, session.peer))
         return Unexpected{no_such_client_here()};
-    return Asker{*pool, *client};
+    return Caller{*pool, std::move(*client)};
 }
 
 void AttachServer::pin(Session &session, const PinWish &wish) {
-    const auto fail = [this, id = session.id](const Failure &why) {
-        const auto found = sessions_.find(id);
-        if (found == sessions_.end()) return;  // the client has hung up meanwhile
-        // No attach is refused: a client that tries how much of a pool is online asks often.
-        log::debug("pin refused", {{"pid", found->second->peer.pid}, {"reason", why.message}});
-        send_refusal(*found->second, why.code, why.message);
-        close_session(id);
-    };
-    auto asker = find_asker(session, wish.instance_id, wish.slot, wish.process_generation);
-    if (!asker) return fail(asker.error());
-    const std::shared_ptr<ManagedPool> *const pool = &asker->pool;
-    const Client *const client = &asker->client;
-    if (!(*pool)->has(wish.numa_node))
-        return fail({Errc::no_such_node, "pool \"" + (*pool)->name() + "\" has no numa node " +
+    const auto fail = [this, id = session.id](const Failure &why) { refuse_call(id, "pin", why); };
+    auto caller = caller_of(session, wish.instance_id, wish.slot, wish.process_generation);
+    if (!caller) return fail(caller.error());
+    auto &[pool, client] = *caller;
+    if (!pool->has(wish.numa_node))
+        return fail({Errc::no_such_node, "pool \"" + pool->name() + "\" has no numa node " +
                                              std::to_string(wish.numa_node.value) + ": use 0 to " +
-                                             std::to_string((*pool)->numa_node_count() - 1)});
-    const std::uint64_t capacity = (*pool)->geometry().capacity_bytes();
+                                             std::to_string(pool->numa_node_count() - 1)});
+    const std::uint64_t capacity = pool->geometry().capacity_bytes();
     if (wish.bytes == 0 || wish.first_byte >= capacity || wish.bytes > capacity - wish.first_byte)
         return fail({Errc::bad_argument, std::to_string(wish.bytes) + " bytes from byte " +
                                              std::to_string(wish.first_byte) + " on are no range within the " +
                                              std::to_string(capacity) + " bytes of a numa node of pool \"" +
-                                             (*pool)->name() + "\": pin a range that numacre_region() tells"});
+                                             pool->name() + "\": pin a range that numacre_region() tells"});
     if (session.is_limited && unread_.would_be_too_many(session.peer.uid, 1))
         return fail({Errc::too_many_clients, "uid " + std::to_string(session.peer.uid) +
                                                  " has replies that it does not read, as many as may be on their way: "
                                                  "read them, and pin again"});
-    Worker &worker = (*pool)->worker();
+    Worker &worker = pool->worker();
     if (worker.busy_for() > kPatienceWithPool)
         return fail({Errc::timed_out,
-                     "pool \"" + (*pool)->name() + "\" cannot pin now, for it is being changed: try again later"});
+                     "pool \"" + pool->name() + "\" cannot pin now, for it is being changed: try again later"});
     begin_to_serve(session);
     watch_for_hang_up(session);
-    worker.post([this, id = session.id, pool = *pool, client = *client, wish, fail] {
+    worker.post([this, id = session.id, pool = pool, client = client, wish, fail] {
         // Shared, as a job can be copied. Dropped with the job, the descriptor ends the pin.
         const auto pinned = std::make_shared<Answer<ManagedPool::Pinned>>(
             pool->pin(client, wish.numa_node, wish.first_byte, wish.bytes));

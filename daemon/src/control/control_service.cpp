@@ -164,6 +164,27 @@ grpc::Status ControlService::ListBlocks(grpc::ServerContext *, const v1::ListBlo
     return grpc::Status::OK;
 }
 
+grpc::Status ControlService::ListNames(grpc::ServerContext *, const v1::ListNamesRequest *request,
+                                       v1::ListNamesResponse *response) {
+    if (!request->pool().empty()) {
+        if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    }
+    const auto names = pools_.names(request->pool());
+    if (!names) return to_status(names.error());
+    for (const NameStatus &name : *names) *response->add_names() = to_proto(name);
+    return grpc::Status::OK;
+}
+
+grpc::Status ControlService::RemoveName(grpc::ServerContext *context, const v1::RemoveNameRequest *request,
+                                        v1::RemoveNameResponse *) {
+    if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    const auto name = check_name(request->name());
+    if (!name) return to_status(name.error());
+    if (auto alive = check_alive(*context); !alive.ok()) return alive;
+    if (const auto removed = pools_.remove_name(request->pool(), *name); !removed) return to_status(removed.error());
+    return grpc::Status::OK;
+}
+
 grpc::Status ControlService::EvictClient(grpc::ServerContext *context, const v1::EvictClientRequest *request,
                                          v1::EvictClientResponse *) {
     if (const auto id = check_client_id(request->client_id()); !id) return to_status(id.error());

@@ -105,6 +105,20 @@ Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request
     return {};
 }
 
+const char *name_kind_name(NameKind kind) {
+    switch (kind) {
+        case NameKind::reference:
+            return "reference";
+        case NameKind::objects:
+            return "objects";
+        case NameKind::channel:
+            return "channel";
+        case NameKind::none:
+            break;
+    }
+    return "nothing";
+}
+
 const char *quarantine_reason_name(QuarantineReason reason) {
     switch (reason) {
         case QuarantineReason::pin_held:
@@ -221,6 +235,21 @@ v1::ListBlocksResponse to_proto(const BlockList &list) {
     }
     proto.set_total_blocks(list.count);
     proto.set_total_bytes(list.bytes);
+    return proto;
+}
+
+v1::BoundName to_proto(const NameStatus &name) {
+    const NameEntry &entry = name.entry;
+    v1::BoundName proto;
+    proto.set_pool(name.pool);
+    proto.set_name(entry.name.text().data());
+    proto.set_kind(name_kind_name(entry.kind));
+    if (entry.kind == NameKind::reference) proto.set_reference(entry.value);
+    if (entry.kind == NameKind::channel) proto.set_channel(entry.value);
+    proto.set_objects(entry.objects.data());
+    proto.set_uid(entry.user);
+    proto.set_client_id(entry.client_id);
+    proto.set_version(entry.version);
     return proto;
 }
 

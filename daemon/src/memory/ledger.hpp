@@ -15,6 +15,7 @@
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/env.hpp"
+#include "numacre/shm/names.hpp"
 #include "os/fd.hpp"
 #include "spec/pool_config.hpp"
 
@@ -161,6 +162,7 @@ public:
     std::span<LedgerPin> pins() const { return pins_; }              // kPins entries
     std::span<LedgerChannel> channels() const { return channels_; }  // kChannels entries
     static constexpr std::size_t kPins = 512;
+    NameDirectory<ProductionEnv> &names() const { return *names_; }
 
 private:
     struct Header;
@@ -177,6 +179,7 @@ private:
     std::span<LedgerAccount> accounts_;
     std::span<LedgerPin> pins_;
     std::span<LedgerChannel> channels_;
+    NameDirectory<ProductionEnv> *names_ = nullptr;
 };
 
 // By how much nr_hugepages of a numa node and page size was raised (in pages), and a change of nr_hugepages that is

@@ -111,6 +111,7 @@ void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status)
     scrape.add<Metric::reclaimed_bytes_total>(status.reclaimed_bytes, pool);
     scrape.add<Metric::recovery_duration_seconds>(status.last_recovery_seconds, pool);
     scrape.add<Metric::recoveries_waiting>(status.recoveries_waiting, pool);
+    scrape.add<Metric::pool_names>(status.names, pool);
     scrape.add<Metric::pool_stale_seconds>(std::chrono::duration<double>(status.stale_for).count(), pool);
     scrape.add<Metric::scan_duration_seconds>(status.scan_seconds, pool);
     scrape.add<Metric::pool_quota_bytes>(status.quota_bytes, pool);

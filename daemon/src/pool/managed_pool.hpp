@@ -1,7 +1,7 @@
 // One pool as the daemon keeps it: its regions and its engine, and the parts that know who sits in it (ClientTable),
 // who may hold what (PoolLimits), what clients have been told (PoolRecords), what is in use (PoolScan), what is damaged
-// (Integrity), how much is free (FreeMemoryWatch) and what the dead have left (Quarantine). Each part has its own lock,
-// or says whose it needs; here stands what takes several of them.
+// (Integrity), how much is free (FreeMemoryWatch), what has a name (Names) and what the dead have left (Quarantine).
+// Each part has its own lock, or says whose it needs; here stands what takes several of them.
 //
 // Locks, in the order in which they are taken: change_mutex_, reserve_mutex_, the records' mutex, that of one other
 // part.
@@ -44,6 +44,7 @@
 #include "pool/held_counts.hpp"
 #include "pool/integrity.hpp"
 #include "pool/look.hpp"
+#include "pool/names.hpp"
 #include "pool/oldest_blocks.hpp"
 #include "pool/pool_limits.hpp"
 #include "pool/pool_manager.hpp"
@@ -126,6 +127,7 @@ public:
     // already.
     bool close_door(bool force) { return clients_.close_door(force); }
     void open_door() { clients_.open_door(); }
+    std::vector<NameEntry> names() const { return names_.list(); }
     void count_hugepages(Hugepages::Pages &pages) const {
         for (const auto &memory : nodes_) memory->count_hugepages(pages);
     }
@@ -151,6 +153,10 @@ public:
     void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
     // The client has ended, and its blocks wait: no memory is reserved for it any more.
     void end_promise(ProcessSlot slot);
+    // Binds a name of the pool, or unbinds it (Names). kind none: unbinds. client: who asks; null: an operator. The
+    // version of the change. no_such_client: the client is gone, or about to go.
+    Answer<std::uint64_t> change_name(const NameEntry &entry, const NameCondition &condition, const NameAsker &asker,
+                                      const Client *client);
     // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. About once a second.
     void tell_clients();
     // There may be work for punch_strays().
@@ -419,6 +425,7 @@ private:
     FreeMemoryWatch free_memory_;
     Integrity integrity_;
     PoolRecords records_;
+    Names names_;
     bool has_to_take_over_ NUMACRE_GUARDED_BY(records_.mutex);
     HeldCounts held_counts_ NUMACRE_GUARDED_BY(records_.mutex);
     std::vector<std::uint64_t> gifts_seen_ NUMACRE_GUARDED_BY(records_.mutex);  // by process slot: OnTheWay, last

@@ -103,6 +103,7 @@ PoolStatus ManagedPool::status() {
     }
     const ClientTable::Figures figures = clients_.figures();
     status.clients = figures.clients;
+    status.names = names_.count();
     status.clients_reaped = figures.reaped;
     status.reclaimed_bytes = figures.reclaimed_bytes;
     status.last_recovery_seconds = figures.last_recovery_seconds;

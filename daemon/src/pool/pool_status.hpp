@@ -10,6 +10,7 @@
 #include "engine.hpp"
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/layout.hpp"
+#include "numacre/shm/names.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "spec/pool_config.hpp"
 
@@ -50,6 +51,7 @@ struct PoolStatus {
     std::string corrupt_reason;
     std::chrono::system_clock::time_point created;
     std::uint32_t clients = 0;
+    std::uint32_t names = 0;  // bound by clients
     std::vector<NodeStatus> nodes;
     std::uint64_t clients_reaped = 0;   // died with or without blocks
     std::uint64_t reclaimed_bytes = 0;  // taken back from dead or detached clients
@@ -64,6 +66,12 @@ struct PoolStatus {
     // to wait.
     std::chrono::milliseconds stale_for{0};
     std::chrono::milliseconds looking_for{0};  // how long the look under way has lasted; 0: there is none
+};
+
+// A name of a pool.
+struct NameStatus {
+    std::string pool;
+    NameEntry entry;
 };
 
 // Reason for which blocks of a client in quarantine wait.

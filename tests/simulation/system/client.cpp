@@ -37,6 +37,7 @@ void simulated_free(void *place) {
 #include "client/src/free.cpp"
 #include "client/src/guard.cpp"
 #include "client/src/idle.cpp"
+#include "client/src/names.cpp"
 #include "client/src/policy.cpp"
 #include "client/src/quota.cpp"
 #include "client/src/receive.cpp"

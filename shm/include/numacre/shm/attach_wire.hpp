@@ -16,6 +16,9 @@
 //                                            closes the connection
 //   ChannelRequest                 ->        on a connection of its own, too, and with the same end. ChannelReply, or
 //                                  <-        AttachReply with the reason of a refusal
+//   NameRequest                    ->        likewise on a connection of its own
+//                                  <-        NameReply, or AttachReply with the reason of a refusal; then the daemon
+//                                            closes the connection
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)
 //
@@ -48,7 +51,9 @@ enum class MessageType : std::uint16_t {
     pin_request = 8,
     pin_reply = 9,
     channel_request = 10,
-    channel_reply = 11
+    channel_reply = 11,
+    name_request = 12,
+    name_reply = 13
 };
 
 struct WireHeader {
@@ -152,6 +157,26 @@ struct ChannelReply {
     std::uint16_t reserved = 0;
 };
 
+// Binds a name of the pool (names.hpp), or unbinds it. Refused unless it is the client's process that asks.
+struct NameRequest {
+    WireHeader header{kMagic, kVersion, MessageType::name_request, sizeof(NameRequest), 0};
+    std::uint32_t layout_version = kLayoutVersion;
+    std::uint16_t process_slot = 0;
+    std::uint16_t reserved = 0;                             // 0
+    std::uint64_t process_generation = 0, instance_id = 0;  // as in AttachReply
+    std::uint32_t kind = 0;                                 // NameKind; 0: unbind the name
+    std::uint32_t flags = 0;                                // kOfPool, kCompare
+    std::uint64_t version = 0;                              // with kCompare: that the name must have; 0: no such name
+    std::uint64_t value = 0;                                // the reference
+    std::array<char, kNameBytes> name{};                    // terminated by 0
+    std::array<char, kPoolNameBytes> objects{};             // terminated by 0
+    static constexpr std::uint32_t kOfPool = 1, kCompare = 2;
+};
+struct NameReply {
+    WireHeader header{kMagic, kVersion, MessageType::name_reply, sizeof(NameReply), 0};
+    std::uint64_t version = 0;  // of the change
+};
+
 struct DetachRequest {
     WireHeader header{kMagic, kVersion, MessageType::detach_request, sizeof(DetachRequest), 0};
 };
@@ -173,6 +198,8 @@ static_assert(sizeof(PinRequest) == 56);
 static_assert(sizeof(PinReply) == 32);
 static_assert(sizeof(ChannelRequest) == 112);
 static_assert(sizeof(ChannelReply) == 40);
+static_assert(sizeof(NameRequest) == 176);
+static_assert(sizeof(NameReply) == 24);
 static_assert(sizeof(NodeDescription) == 32);
 static_assert(sizeof(AttachReply) == 16 + 64 + 256 + 4096 + 64 * 32);
 static_assert(std::is_trivially_copyable_v<AttachRequest> && std::is_trivially_copyable_v<AttachReply>);

@@ -14,6 +14,7 @@
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/env.hpp"
 #include "numacre/shm/geometry.hpp"
+#include "numacre/shm/names.hpp"
 #include "numacre/shm/records.hpp"
 #include "numacre/shm/reference.hpp"
 #include "numacre/shm/thread_parts.hpp"
@@ -77,6 +78,7 @@ struct PoolLayout {
     std::uint64_t accounts = 0;
     std::uint64_t processes = 0;
     std::uint64_t threads = 0;
+    std::uint64_t names = 0;
     std::uint64_t channels = 0;  // kChannelAreaBytes; a part of it has memory behind it once a channel lies there
     std::uint64_t region_bytes = 0;
 
@@ -85,7 +87,8 @@ struct PoolLayout {
         layout.accounts = kPageBytes;
         layout.processes = layout.accounts + round_up(kAccounts * sizeof(Account<Env>), kPageBytes);
         layout.threads = layout.processes + round_up(process_slots * sizeof(ProcessRecord<Env>), kPageBytes);
-        layout.channels = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
+        layout.names = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
+        layout.channels = layout.names + round_up(sizeof(NameDirectory<Env>), kPageBytes);
         layout.region_bytes = layout.channels + kChannelAreaBytes;
         return layout;
     }
@@ -167,6 +170,7 @@ struct PoolView {
     Account<Env> *accounts = nullptr;
     ProcessRecord<Env> *processes = nullptr;
     ThreadSlot<Env> *threads = nullptr;
+    NameDirectory<Env> *names = nullptr;
     std::uint32_t process_slots = 0;
     std::uint32_t thread_slots = 0;
 
@@ -177,6 +181,7 @@ struct PoolView {
                 reinterpret_cast<Account<Env> *>(bytes + layout.accounts),
                 reinterpret_cast<ProcessRecord<Env> *>(bytes + layout.processes),
                 reinterpret_cast<ThreadSlot<Env> *>(bytes + layout.threads),
+                reinterpret_cast<NameDirectory<Env> *>(bytes + layout.names),
                 process_slots,
                 thread_slots};
     }
