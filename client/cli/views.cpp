@@ -37,14 +37,17 @@ std::string duration(const google::protobuf::Duration &time) {
     return format_duration(std::chrono::seconds(time.seconds()));
 }
 
-// "quarantined: pin held", "quarantined: 3 s left".
-std::string client_state_text(const v1::Client &client) {
-    if (client.has_quarantine_left()) return client.state() + ": " + duration(client.quarantine_left()) + " left";
-    return client.state() + (client.quarantine_reason().empty() ? "" : ": " + client.quarantine_reason());
-}
-
 std::string plural(std::uint64_t count, const char *one, const char *many) {
     return number(count) + " " + (count == 1 ? one : many);
+}
+
+// "quarantined: pin held", "quarantined: 3 s left", "active, reads 2 blocks (8 KiB)".
+std::string client_state_text(const v1::Client &client) {
+    if (client.holds() != 0)
+        return client.state() + ", reads " + plural(client.holds(), "block", "blocks") + " (" +
+               format_bytes(client.hold_bytes()) + ")";
+    if (client.has_quarantine_left()) return client.state() + ": " + duration(client.quarantine_left()) + " left";
+    return client.state() + (client.quarantine_reason().empty() ? "" : ": " + client.quarantine_reason());
 }
 
 // Wide enough for "-1.000" and for seven digits, as in /proc/buddyinfo.

@@ -838,6 +838,7 @@ constexpr StatusRow kStatusRows[] = {
     {Errc::end_of_stream, grpc::StatusCode::FAILED_PRECONDITION},
     {Errc::peers_gone, grpc::StatusCode::FAILED_PRECONDITION},
     {Errc::no_such_name, grpc::StatusCode::NOT_FOUND},
+    {Errc::too_many_holds, grpc::StatusCode::RESOURCE_EXHAUSTED},
 };
 static_assert(std::size(kStatusRows) == kErrors.size() - 1, "every error but ok has a row");
 

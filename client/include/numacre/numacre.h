@@ -329,6 +329,27 @@ NUMACRE_API int numacre_take_bulk(numacre_pool *pool, const numacre_ref *refs, v
  * Errors: as numacre_take. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_free_ref(numacre_pool *pool, numacre_ref ref);
 
+/* Holds a referenced block for the calling thread, and stores the block's address in this process: until the thread
+ * drops the block, nobody else gets its memory. Any number of threads and processes may hold one block at once, to read
+ * it together; the block stays its owner's, and may be taken meanwhile. When the owner frees the block, all references
+ * are stale at once, no count of any process contains the block any more, and the last drop frees it. So the usual way
+ * is: the writer hands the reference to all readers, and frees the block when each of them has said that it holds it.
+ * A thread may hold 64 blocks; a block that it holds several times counts and is dropped as often. Never blocks.
+ * Thread-safe. Costs a locked instruction, and one more for the first hold of a block since it was allocated. That
+ * block is not cached at its free, which looks at the holds of all threads of the pool.
+ * Errors: as numacre_take; -ENOSPC the thread holds 64 blocks: drop one; -EBUSY a signal handler has interrupted this
+ * thread in the middle of a change of the pool. If the caller is killed, or the thread ends, it holds nothing any
+ * more. */
+NUMACRE_API int numacre_hold(numacre_pool *pool, numacre_ref ref, void **block);
+
+/* Ends a hold of the block at this address, by the thread that has held it. The thread must not touch the block
+ * afterwards, unless it holds it still, or its process owns it. Frees the block if its owner has freed it and nobody
+ * else holds it. Never blocks; enters the kernel only to wake a thread that waits for memory. Thread-safe. Costs a
+ * locked instruction.
+ * Errors: -EINVAL this thread holds no block that begins there, or the pool is NULL; -EBUSY as numacre_hold: the block
+ * is still held; -EUSERS, -ECHILD as numacre_take. If the caller is killed inside, it holds the block no more. */
+NUMACRE_API int numacre_drop(numacre_pool *pool, void *block);
+
 /* Returns the reference of a block that begins at this address and has a reference, whichever process owns the block.
  * Returns NUMACRE_REF_NULL, with the reason in numacre_last_error(), if there is none. The reference may be stale at
  * once: only numacre_take tells. An address does not tell one use of a block from the next: a process that takes by an

@@ -125,6 +125,45 @@ private:
     std::size_t size_ = 0;
 };
 
+// Holds one block to read it, whoever owns it; the destructor drops it. Belongs to the thread that has made it.
+// Move-only. Must not outlive its Pool.
+class Hold {
+public:
+    // Holds nothing.
+    Hold() = default;
+    // Takes over a hold of this thread, by the address that numacre_hold has stored.
+    Hold(numacre_pool *pool, const void *address) : pool_(pool), address_(address) {}
+    // Leaves nothing in `other`.
+    Hold(Hold &&other) noexcept : pool_(other.pool_), address_(std::exchange(other.address_, nullptr)) {}
+    // Drops what this object held; leaves nothing in `other`.
+    Hold &operator=(Hold &&other) noexcept {
+        if (this != &other) {
+            reset();
+            pool_ = other.pool_;
+            address_ = std::exchange(other.address_, nullptr);
+        }
+        return *this;
+    }
+    Hold(const Hold &) = delete;
+    Hold &operator=(const Hold &) = delete;
+    // Drops the block.
+    ~Hold() { reset(); }
+
+    // True if a block is held.
+    explicit operator bool() const noexcept { return address_ != nullptr; }
+    // The block's address in this process; null if none is held.
+    const void *data() const noexcept { return address_; }
+    // Drops the block, as numacre_drop, if one is held. Errors are ignored: another thread than the one that holds
+    // drops nothing.
+    void reset() noexcept {
+        if (address_ != nullptr) (void)numacre_drop(pool_, const_cast<void *>(std::exchange(address_, nullptr)));
+    }
+
+private:
+    numacre_pool *pool_ = nullptr;
+    const void *address_ = nullptr;
+};
+
 // The free space that an allocation of a private pool takes when the thread's cache is empty; see NUMACRE_PRIVATE_....
 enum class Fit : unsigned {
     quick = 0,  // takes a nearby free space, without a look at the rest
@@ -415,6 +454,12 @@ public:
                 numacre_alloc_policy(handle_, static_cast<int>(mode), numa_nodes, size_bytes, flags, &address))
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
+    }
+    // Holds a referenced block for this thread, as numacre_hold.
+    Expected<Hold> hold(Ref ref) {
+        void *address = nullptr;
+        if (const int error = numacre_hold(handle_, ref.value, &address)) return detail::failure(error);
+        return Hold{handle_, address};
     }
     // Makes this process the owner of a block that another process (or this one) has named by a reference.
     Expected<Block> take(Ref ref) {

@@ -187,6 +187,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
         added.set_cached_bytes(numa_node.cached_bytes);
         added.set_quarantined_bytes(numa_node.quarantined_bytes);
         added.set_pinned_bytes(numa_node.pinned_bytes);
+        added.set_lingering_bytes(numa_node.lingering_bytes);
         added.set_below_low_watermark(numa_node.is_below_watermark);
         added.set_peak_used_bytes(numa_node.peak_used_bytes);
     }
@@ -212,6 +213,8 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_soft_quota_bytes(client.soft_quota_bytes);
     proto.set_reserved_bytes(client.reserved_bytes);
     proto.set_pinned_bytes(client.pinned_bytes);
+    proto.set_holds(client.holds);
+    proto.set_hold_bytes(client.hold_bytes);
     proto.set_threads(client.threads);
     proto.set_state(client.state);
     if (client.oldest_held_for) proto.mutable_oldest_held_for()->set_seconds(client.oldest_held_for->count());

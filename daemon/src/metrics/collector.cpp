@@ -72,6 +72,7 @@ void add_numa_node(Scrape &scrape, const std::string &pool, const PoolStatus &of
     scrape.add<Metric::pool_cached_bytes>(status.cached_bytes, pool, node);
     scrape.add<Metric::pool_quarantined_bytes>(status.quarantined_bytes, pool, node);
     scrape.add<Metric::pool_pinned_bytes>(status.pinned_bytes, pool, node);
+    scrape.add<Metric::pool_lingering_bytes>(status.lingering_bytes, pool, node);
     scrape.add<Metric::low_watermark_bytes>(of.spec.low_watermark_bytes, pool, node);
     scrape.add<Metric::pool_peak_used_bytes>(status.peak_used_bytes, pool, node);
     scrape.add<Metric::pool_largest_free_block_bytes>(largest_free_block_bytes(geometry, status), pool, node);

@@ -82,7 +82,8 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes);
     if (!pool_region) return Unexpected{pool_region.error()};
     // Each look reads the records of all processes and the slots of threads, and no client that comes later could be
-    // told of a shortage. A channel is populated when it is made.
+    // told of a shortage. A channel is populated when it is made; a page of hold words comes when one of its threads
+    // first holds a block, and few programs do.
     if (auto populated = pool_region->populate(0, layout.channels); !populated) return Unexpected{populated.error()};
 
     auto pins_file = MetadataRegion::create("numacre:" + spec.name + ":pins", kPageBytes);

@@ -412,6 +412,8 @@ private:
     std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
     std::chrono::steady_clock::time_point strays_told_{};
     Quarantine quarantine_;
+    // Seized blocks that are due, and that other clients hold: not to be zeroed yet. Not in quarantine_.
+    std::vector<Quarantine::Seized> read_seized_;
     bool zeroes_seized_ = false;  // some of what is in quarantine has to be zeroed: all of it is
 
     std::atomic<bool> wake_is_due_{false};

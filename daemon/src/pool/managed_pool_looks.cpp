@@ -1,5 +1,6 @@
 // The views of a pool for people and the control plane: its state, its clients, its blocks.
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <set>
 #include <span>
@@ -87,6 +88,7 @@ PoolStatus ManagedPool::status() {
         numa_node.pinned_bytes =
             Pins::bytes_in(pins, [&](const Pins::Pin &pin) { return pin.numa_node == memory->numa_node(); });
         numa_node.cached_bytes = geometry_.bytes_of(numa_node.snapshot.cached_frames);
+        numa_node.lingering_bytes = geometry_.bytes_of(numa_node.snapshot.lingering_frames);
         numa_node.counters = fold_counters(memory->view(), threads);
         numa_node.waiting_threads = waiters[numa_node.node.value];
         status.nodes.push_back(std::move(numa_node));
@@ -192,10 +194,24 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
     const std::vector<OwnerUsage> usage = scan_.walk(use);
     compare_with_limits(use);
     std::vector<std::uint32_t> threads(process_slots_, 0);
+    struct Holds {
+        std::uint64_t count = 0, frames = 0;
+    };
+    std::vector<Holds> holds(process_slots_);
     for (std::uint32_t thread = 1; thread < shared_.threads_in_use_bound(); ++thread) {
         // relaxed: only counted.
         const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
-        if (owner.in_use() && owner.process().value < process_slots_) ++threads[owner.process().value];
+        if (!owner.in_use() || owner.process().value >= process_slots_) continue;
+        ++threads[owner.process().value];
+        // acquire: with the words.
+        for (std::uint64_t left = shared_.threads[thread].holds.load(std::memory_order_acquire); left != 0;
+             left &= left - 1) {
+            const HoldWord word{shared_.holds[thread].word[static_cast<unsigned>(std::countr_zero(left))].load(
+                std::memory_order_relaxed)};
+            if (!word.is_holding() || !views_.front().contains(word.block())) continue;
+            ++holds[owner.process().value].count;
+            holds[owner.process().value].frames += word.block().order.frames();
+        }
     }
     const std::chrono::seconds age = ledger_.age();
     const std::vector<Pins::Pin> pins = pins_.all();
@@ -212,6 +228,8 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         status.blocks = usage[client.slot.value].blocks;
         if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
         status.threads = threads[client.slot.value];
+        status.holds = holds[client.slot.value].count;
+        status.hold_bytes = geometry_.bytes_of(holds[client.slot.value].frames);
         statuses.push_back(std::move(status));
     }
     return statuses;

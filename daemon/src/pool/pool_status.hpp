@@ -33,6 +33,7 @@ struct NodeStatus {
     // Part of the used bytes: left by clients that have ended, and held before their next use.
     std::uint64_t quarantined_bytes = 0;
     std::uint64_t pinned_bytes = 0;     // part of the online bytes: has to stay where it is
+    std::uint64_t lingering_bytes = 0;  // part of the used bytes: freed by their owners, and held by readers
     bool is_below_watermark = false;    // as the last event about it said
     std::uint64_t peak_used_bytes = 0;  // the maximum that a scan has found since the pool was made
 };
@@ -92,6 +93,7 @@ struct ClientStatus {
     std::uint64_t reserved_bytes = 0;    // promised to the client, used or not
     std::uint64_t pinned_bytes = 0;      // whole resize units, over all numa nodes
     std::uint32_t threads = 0;
+    std::uint64_t holds = 0, hold_bytes = 0;  // blocks that its threads read (numacre_hold)
     // "active", "adopted", "detaching", "lost connection", "recovering", "quarantined"
     std::string state;
     // Of a client in quarantine; nothing: what is left of it is about to come back.

@@ -14,6 +14,7 @@
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/env.hpp"
 #include "numacre/shm/geometry.hpp"
+#include "numacre/shm/hold_words.hpp"
 #include "numacre/shm/names.hpp"
 #include "numacre/shm/records.hpp"
 #include "numacre/shm/reference.hpp"
@@ -80,6 +81,7 @@ struct PoolLayout {
     std::uint64_t threads = 0;
     std::uint64_t names = 0;
     std::uint64_t channels = 0;  // kChannelAreaBytes; a part of it has memory behind it once a channel lies there
+    std::uint64_t holds = 0;     // not populated: a page comes when a thread of it first holds a block
     std::uint64_t region_bytes = 0;
 
     static constexpr PoolLayout of(std::uint32_t process_slots, std::uint32_t thread_slots) {
@@ -89,7 +91,8 @@ struct PoolLayout {
         layout.threads = layout.processes + round_up(process_slots * sizeof(ProcessRecord<Env>), kPageBytes);
         layout.names = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
         layout.channels = layout.names + round_up(sizeof(NameDirectory<Env>), kPageBytes);
-        layout.region_bytes = layout.channels + kChannelAreaBytes;
+        layout.holds = layout.channels + kChannelAreaBytes;
+        layout.region_bytes = layout.holds + round_up(thread_slots * sizeof(HoldWords<Env>), kPageBytes);
         return layout;
     }
 };
@@ -171,6 +174,7 @@ struct PoolView {
     ProcessRecord<Env> *processes = nullptr;
     ThreadSlot<Env> *threads = nullptr;
     NameDirectory<Env> *names = nullptr;
+    HoldWords<Env> *holds = nullptr;  // of each thread slot
     std::uint32_t process_slots = 0;
     std::uint32_t thread_slots = 0;
 
@@ -182,6 +186,7 @@ struct PoolView {
                 reinterpret_cast<ProcessRecord<Env> *>(bytes + layout.processes),
                 reinterpret_cast<ThreadSlot<Env> *>(bytes + layout.threads),
                 reinterpret_cast<NameDirectory<Env> *>(bytes + layout.names),
+                reinterpret_cast<HoldWords<Env> *>(bytes + layout.holds),
                 process_slots,
                 thread_slots};
     }
