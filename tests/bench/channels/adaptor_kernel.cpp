@@ -1,17 +1,14 @@
-// Ways of the kernel: a pipe, a SEQPACKET socket pair, and the bare futex. Messages are pointers to blocks in
+// Ways of the kernel: a pipe and a SEQPACKET socket pair. Messages are pointers to blocks in
 // shared memory, which come back by a second pipe or the other direction of the sockets, or they are the payloads
 // themselves. Nobody sleeps, except where the sleeping receiver is measured: both processes have a CPU of their own,
 // and a wake-up would take longer than the message.
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -350,43 +347,6 @@ private:
     Transport transport_;
 };
 
-// The yardstick: the kernel's part alone.
-class Futex {
-public:
-    explicit Futex(const Shape &) : memory_(sizeof(Word), false), word_(new (memory_.get()) Word{0}) {}
-    class Waker {
-    public:
-        explicit Waker(Futex &system) : word_(*system.word_) {}
-        void wake(std::uint64_t sequence) {
-            word_.store(static_cast<std::uint32_t>(sequence) + 1, std::memory_order_release);
-            syscall(SYS_futex, &word_, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-        }
-
-    private:
-        std::atomic<std::uint32_t> &word_;
-    };
-    class Waiter {
-    public:
-        explicit Waiter(Futex &system) : word_(*system.word_) {}
-        std::uint64_t wait() {
-            std::uint32_t word = 0;
-            while ((word = word_.load(std::memory_order_acquire)) == last_)
-                syscall(SYS_futex, &word_, FUTEX_WAIT, last_, nullptr, nullptr, 0);
-            last_ = word;
-            return word - 1;
-        }
-
-    private:
-        std::atomic<std::uint32_t> &word_;
-        std::uint32_t last_ = 0;
-    };
-
-private:
-    using Word = std::atomic<std::uint32_t>;
-    SharedMemory memory_;
-    Word *word_;
-};
-
 // A system whose receiver sleeps by other calls than those that are measured awake.
 template <class Awake, class Asleep>
 Entry both(std::string_view name) noexcept {
@@ -399,7 +359,6 @@ const Registered pipe_pointers{both<Pointers<Pipe>, Numbers<Pipe>>("pipe")};
 const Registered packet_pointers{both<Pointers<Packets>, Numbers<Packets>>("seqpacket")};
 const Registered pipe_copies{entry_of<PipeCopies>("pipe, copy")};
 const Registered packet_copies{entry_of<PacketCopies>("seqpacket, copy")};
-const Registered futex{entry_of<Futex>("futex")};
 
 }  // namespace
 }  // namespace numacre::bench

@@ -23,10 +23,10 @@ namespace numacre::bench {
 namespace {
 
 constexpr std::string_view kReference = "rte_ring mp_mc", kWakeReference = "futex";
-constexpr std::array<std::string_view, 14> kSystems{
-    "numacre",           kReference,   "rte_ring sp_sc",  "rte_ring rts", "numacre+ring",
-    "numacre+ring back", "iceoryx2",   "boost queue",     "pipe",         "seqpacket",
-    "boost queue, copy", "pipe, copy", "seqpacket, copy", kWakeReference};
+constexpr std::array<std::string_view, 15> kSystems{
+    "cache line",   "numacre",           kReference,   "rte_ring sp_sc",  "rte_ring rts",
+    "numacre+ring", "numacre+ring back", "iceoryx2",   "boost queue",     "pipe",
+    "seqpacket",    "boost queue, copy", "pipe, copy", "seqpacket, copy", kWakeReference};
 
 struct Options {
     std::vector<std::string> systems, scenarios;

@@ -41,7 +41,7 @@ inline std::uint64_t total_of(std::uint64_t sent, Planted planted) {
 }
 
 // Time from which on a message that has not come counts as lost.
-inline constexpr std::uint64_t kLostAfterNs = 2'000'000'000;
+inline constexpr std::uint64_t kLostAfterNs = 200'000'000;
 
 inline double percentile(std::vector<std::uint64_t> &values, double share) {
     if (values.empty()) return 0;
