@@ -23,10 +23,10 @@ namespace numacre::bench {
 namespace {
 
 constexpr std::string_view kReference = "rte_ring mp_mc", kWakeReference = "futex";
-constexpr std::array<std::string_view, 15> kSystems{
-    "cache line",   "numacre",           kReference,   "rte_ring sp_sc",  "rte_ring rts",
-    "numacre+ring", "numacre+ring back", "iceoryx2",   "boost queue",     "pipe",
-    "seqpacket",    "boost queue, copy", "pipe, copy", "seqpacket, copy", kWakeReference};
+constexpr std::array<std::string_view, 16> kSystems{
+    "cache line",        "numacre",           kReference,        "rte_ring sp_sc", "rte_ring rts", "rte_ring cached",
+    "numacre+ring",      "numacre+ring back", "iceoryx2",        "boost queue",    "pipe",         "seqpacket",
+    "boost queue, copy", "pipe, copy",        "seqpacket, copy", kWakeReference};
 
 struct Options {
     std::vector<std::string> systems, scenarios;
@@ -126,7 +126,7 @@ int compare(const Options &options) {
         if (!asked.empty() && std::find(asked.begin(), asked.end(), job.key) == asked.end()) continue;
         if (!is_visible(options.run.planted, job)) continue;
         const std::vector<Series> all = measure_all(job, options);
-        print(job.scenario, all);
+        if (!all.empty()) print(job.scenario, all);
         for (const Series &series : all) {
             if (!series.skipped.empty()) skipped[series.skipped].insert(series.name);
             if (!series.skipped.empty()) continue;
