@@ -22,11 +22,23 @@
 namespace numacre::bench {
 namespace {
 
-constexpr std::string_view kReference = "rte_ring mp_mc", kWakeReference = "futex";
-constexpr std::array<std::string_view, 16> kSystems{
-    "cache line",        "numacre",           kReference,        "rte_ring sp_sc", "rte_ring rts", "rte_ring cached",
-    "numacre+ring",      "numacre+ring back", "iceoryx2",        "boost queue",    "pipe",         "seqpacket",
-    "boost queue, copy", "pipe, copy",        "seqpacket, copy", kWakeReference};
+constexpr std::string_view kLine = "cache line", kReference = "rte_ring mp_mc", kWakeReference = "futex";
+constexpr std::array<std::string_view, 16> kSystems{kLine,
+                                                    "numacre",
+                                                    kReference,
+                                                    "rte_ring sp_sc",
+                                                    "rte_ring rts",
+                                                    "rte_ring cached",
+                                                    "numacre+ring",
+                                                    "numacre+ring back",
+                                                    "iceoryx2",
+                                                    "boost queue",
+                                                    "pipe",
+                                                    "seqpacket",
+                                                    "boost queue, copy",
+                                                    "pipe, copy",
+                                                    "seqpacket, copy",
+                                                    kWakeReference};
 
 struct Options {
     std::vector<std::string> systems, scenarios;
@@ -88,7 +100,15 @@ void measure(const Entry &entry, const Job &job, const Options &options, Series 
     }
 }
 
-std::vector<Series> measure_all(const Job &job, const Options &options) {
+// The round trip of a cache line: how far apart the two CPUs are now.
+double distance_ns(const Options &options) {
+    Run run = options.run;
+    run.planted = Planted::nothing;
+    run.milliseconds = std::min<std::uint64_t>(run.milliseconds, 5);
+    return find(kLine)->round_trip(run).ns;
+}
+
+std::vector<Series> measure_all(const Job &job, const Options &options, std::vector<double> &distances) {
     std::vector<Series> all;
     std::vector<const Entry *> measured;
     for (const std::string_view name : kSystems) {
@@ -103,12 +123,15 @@ std::vector<Series> measure_all(const Job &job, const Options &options) {
         all.push_back(std::move(series));
         measured.push_back(entry);
     }
-    for (unsigned round = 0; round < options.rounds; ++round)
+    if (all.empty()) return all;
+    for (unsigned round = 0; round < options.rounds; ++round) {
+        distances.push_back(distance_ns(options));
         for (std::size_t i = 0; i < all.size(); ++i) {
             const std::size_t which = (i + round) % all.size();  // the next round begins with another
             Series &series = all[which];
             if (series.skipped.empty() && series.failed.empty()) measure(*measured[which], job, options, series);
         }
+    }
     return all;
 }
 
@@ -125,8 +148,9 @@ int compare(const Options &options) {
         const auto &asked = options.scenarios;
         if (!asked.empty() && std::find(asked.begin(), asked.end(), job.key) == asked.end()) continue;
         if (!is_visible(options.run.planted, job)) continue;
-        const std::vector<Series> all = measure_all(job, options);
-        if (!all.empty()) print(job.scenario, all);
+        std::vector<double> distances;
+        const std::vector<Series> all = measure_all(job, options, distances);
+        if (!all.empty()) print(job.scenario, all, distances);
         for (const Series &series : all) {
             if (!series.skipped.empty()) skipped[series.skipped].insert(series.name);
             if (!series.skipped.empty()) continue;

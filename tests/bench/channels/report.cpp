@@ -64,11 +64,13 @@ void print_row(Kind kind, const Series &series, const Series *reference) {
 
 }  // namespace
 
-void print(const Scenario &scenario, const std::vector<Series> &series) {
+void print(const Scenario &scenario, const std::vector<Series> &series, const std::vector<double> &distances) {
     const Series *reference = nullptr;
     for (const Series &one : series)
         if (one.name == scenario.reference && !one.rounds.empty()) reference = &one;
-    std::printf("%s; x: ratio to %s\n", scenario.title.c_str(), scenario.reference.c_str());
+    const Figure distance = figure_of(distances);
+    std::printf("%s; x: ratio to %s; a cache line takes %.0f ns (%.0f .. %.0f) to and fro\n", scenario.title.c_str(),
+                scenario.reference.c_str(), distance.median, distance.least, distance.most);
     std::printf("  %-18s %9s %19s", "SYSTEM", scenario.kind == Kind::one_way ? "NS" : "MEDIAN NS", "LEAST .. MOST");
     if (scenario.kind == Kind::one_way)
         std::printf(" %9s", "MEAN");

@@ -25,7 +25,8 @@ struct Scenario {
 };
 
 // Prints a row for each series that has rounds. A median stands before the least and the most of the rounds.
-void print(const Scenario &scenario, const std::vector<Series> &series);
+// `distances`: nanoseconds of a cache line's round trip, in each round.
+void print(const Scenario &scenario, const std::vector<Series> &series, const std::vector<double> &distances);
 
 // Returns the findings of the checks of count and order, as one sentence; empty: none.
 std::string faults_of(const Series &series);
