@@ -1,7 +1,9 @@
-// numacre's channels. The library has none yet, and the report says so.
-//
-// To be written here: the bodies of the classes, by numacre_channel_* and numacre.h; adaptor_numacre_ring.cpp has such
-// classes over another queue. The loops, the checks and the report need nothing else.
+// numacre's channels. The sender allocates the blocks and the receiver frees them; a round trip passes one block to and
+// fro by two channels. Needs a daemon ($NUMACRE_RUNTIME_DIR); each process is a client.
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
 #include <cstdint>
 #include <string>
 
@@ -12,59 +14,156 @@
 namespace numacre::bench {
 namespace {
 
+using Blocks = std::array<void *, kBurstMax>;
+
+// One handle on a channel, in one process.
+class Handle {
+public:
+    Handle(const Pool &pool, const std::string &name, unsigned capacity) {
+        numacre_channel_options options{};
+        options.struct_size = sizeof options;
+        options.capacity = capacity;
+        options.burst = kBurstMax;
+        options.parties = 4;
+        must("numacre_channel_open", numacre_channel_open(pool.get(), name.c_str(), &options, &channel_));
+    }
+    ~Handle() { (void)numacre_channel_close(channel_); }
+    Handle(const Handle &) = delete;
+    Handle &operator=(const Handle &) = delete;
+
+    // Waits, awake, while the channel is full.
+    void send(void *const *blocks, unsigned count) {
+        int error = 0;
+        while ((error = numacre_send(channel_, blocks, count)) == -EAGAIN) relax();
+        must("numacre_send", error);
+    }
+    // 0: nothing is there.
+    unsigned receive(void **blocks, unsigned most) {
+        unsigned count = 0;
+        const int error = numacre_receive(channel_, blocks, most, &count, nullptr);
+        if (error != -EAGAIN) must("numacre_receive", error);
+        return count;
+    }
+    numacre_channel *get() const { return channel_; }
+
+private:
+    numacre_channel *channel_ = nullptr;
+};
+
 class Channel {
 public:
-    // Before the fork: a name for the ends to open, and no pool, because a forked process does not inherit it. A
-    // channel has room for `shape.capacity` blocks.
-    explicit Channel(const Shape &) { throw Unavailable("this libnumacre has no channels (numacre_channel_*)"); }
+    // Before the fork: only the names. A forked process does not inherit a pool.
+    explicit Channel(const Shape &shape) : capacity(shape.capacity) {
+        require_daemon();
+        static unsigned made = 0;
+        there = "bench." + std::to_string(::getpid()) + "." + std::to_string(++made);
+        back = there + ".back";
+    }
 
-    // Attaches (Pool), and opens the sending end. send(): allocates `count` blocks of kPayloadBytes, fills them in, and
-    // sends them by one call; relax() and again while the channel is full.
     class Sender {
     public:
-        explicit Sender(Channel &) {}
+        explicit Sender(Channel &system) : channel_(pool_, system.there, system.capacity) {}
         template <class Fill>
-        void send(unsigned, Fill) {}
+        void send(unsigned count, Fill fill) {
+            Blocks blocks;
+            must("numacre_alloc_bulk", numacre_alloc_bulk(pool_.get(), kPayloadBytes, blocks.data(), count));
+            for (unsigned i = 0; i < count; ++i) fill(blocks[i]);
+            channel_.send(blocks.data(), count);
+        }
+
+    private:
+        Pool pool_;
+        Handle channel_;
     };
 
-    // Attaches, and opens the receiving end. receive(): takes up to `most` blocks by one call that does not sleep,
-    // reads them, and frees them.
     class Receiver {
     public:
-        explicit Receiver(Channel &) {}
+        explicit Receiver(Channel &system) : channel_(pool_, system.there, system.capacity) {}
         template <class Read>
-        unsigned receive(unsigned, Read) {
-            return 0;
+        unsigned receive(unsigned most, Read read) {
+            Blocks blocks;
+            const unsigned count = channel_.receive(blocks.data(), most);
+            for (unsigned i = 0; i < count; ++i) read(blocks[i]);
+            if (count != 0) must("numacre_free_bulk", numacre_free_bulk(pool_.get(), blocks.data(), count));
+            return count;
         }
+
+    private:
+        Pool pool_;
+        Handle channel_;
     };
 
-    // Attach once, and open a channel for each direction; one block goes to and fro.
     class Asker {
     public:
-        explicit Asker(Channel &) {}
+        explicit Asker(Channel &system)
+            : there_(pool_, system.there, system.capacity), back_(pool_, system.back, system.capacity) {
+            must("numacre_alloc", numacre_alloc(pool_.get(), kPayloadBytes, &block_));
+        }
         template <class Fill, class Read>
-        void ask(Fill, Read) {}
+        void ask(Fill fill, Read read) {
+            fill(block_);
+            there_.send(&block_, 1);
+            while (back_.receive(&block_, 1) == 0) relax();
+            read(block_);
+        }
+
+    private:
+        Pool pool_;
+        Handle there_, back_;
+        void *block_ = nullptr;
     };
     class Answerer {
     public:
-        explicit Answerer(Channel &) {}
+        explicit Answerer(Channel &system)
+            : there_(pool_, system.there, system.capacity), back_(pool_, system.back, system.capacity) {}
         template <class Read, class Fill>
-        bool answer(Read, Fill) {
-            return false;
+        bool answer(Read read, Fill fill) {
+            void *block = nullptr;
+            if (there_.receive(&block, 1) == 0) return false;
+            read(block);
+            fill(block);
+            back_.send(&block, 1);
+            return true;
         }
+
+    private:
+        Pool pool_;
+        Handle there_, back_;
     };
 
-    // As Sender and Receiver, by the calls that wake and that sleep; the number stands in the first word of the block.
     class Waker {
     public:
-        explicit Waker(Channel &) {}
-        void wake(std::uint64_t) {}
+        explicit Waker(Channel &system) : channel_(pool_, system.there, system.capacity) {}
+        void wake(std::uint64_t sequence) {
+            void *block = nullptr;
+            must("numacre_alloc", numacre_alloc(pool_.get(), kPayloadBytes, &block));
+            *static_cast<std::uint64_t *>(block) = sequence;
+            channel_.send(&block, 1);
+        }
+
+    private:
+        Pool pool_;
+        Handle channel_;
     };
     class Waiter {
     public:
-        explicit Waiter(Channel &) {}
-        std::uint64_t wait() { return 0; }
+        explicit Waiter(Channel &system) : channel_(pool_, system.there, system.capacity) {}
+        std::uint64_t wait() {
+            void *block = nullptr;
+            unsigned count = 0;
+            must("numacre_receive_wait", numacre_receive_wait(channel_.get(), &block, 1, 0, &count, nullptr));
+            const std::uint64_t sequence = *static_cast<std::uint64_t *>(block);
+            must("numacre_free", numacre_free(pool_.get(), block));
+            return sequence;
+        }
+
+    private:
+        Pool pool_;
+        Handle channel_;
     };
+
+    unsigned capacity;
+    std::string there, back;
 };
 
 const Registered channel{entry_of<Channel>("numacre")};
