@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -261,6 +262,190 @@ inline numacre_name binding_of(NameKind kind, const NameOptions &options) {
 
 }  // namespace detail
 
+// A channel as it is to be made; see numacre_channel_options. 0 is the default of each size.
+struct ChannelOptions {
+    std::uint32_t capacity = 0;  // numacre_channel_options::capacity
+    std::uint32_t burst = 0;     // numacre_channel_options::burst
+    std::uint32_t parties = 0;   // numacre_channel_options::parties
+    bool sends = true;           // NUMACRE_CHANNEL_SENDS, unless it receives as well
+    bool receives = true;        // NUMACRE_CHANNEL_RECEIVES, unless it sends as well
+    bool existing = false;       // NUMACRE_CHANNEL_EXISTING
+    bool stays = false;          // NUMACRE_CHANNEL_STAYS
+};
+
+// A block from a channel.
+struct Received {
+    Block block;
+    bool is_redelivered = false;  // another receiver had taken it out of the channel, and died
+};
+
+// A handle on a channel; the destructor closes it. For one thread at a time. Move-only. Must not outlive its Pool.
+class Channel {
+public:
+    // No channel.
+    Channel() = default;
+    // Takes a handle that numacre_channel_open has made. pool: the channel's.
+    Channel(numacre_pool *pool, numacre_channel *channel) : pool_(pool), channel_(channel) {}
+    // Moves; the other is no channel then.
+    Channel(Channel &&other) noexcept : pool_(other.pool_), channel_(std::exchange(other.channel_, nullptr)) {}
+    // Exchanges both channels.
+    Channel &operator=(Channel &&other) noexcept {
+        std::swap(pool_, other.pool_);
+        std::swap(channel_, other.channel_);
+        return *this;
+    }
+    // Closes the handle.
+    ~Channel() {
+        if (channel_ != nullptr) (void)numacre_channel_close(channel_);
+    }
+
+    // The handle for the C functions.
+    numacre_channel *handle() const { return channel_; }
+
+    // Sends a block, as numacre_send. On failure the caller still owns it.
+    Expected<void> send(Block &block) {
+        void *const address = block.data();
+        return sent(block, numacre_send(channel_, &address, 1));
+    }
+    // Sends a block, and waits for room, as numacre_send_wait. timeout: 0: for ever.
+    Expected<void> send_wait(Block &block, std::chrono::milliseconds timeout = {}) {
+        void *const address = block.data();
+        return sent(block, numacre_send_wait(channel_, &address, 1, milliseconds_of(timeout)));
+    }
+    // Sends blocks by their addresses, all or none, as numacre_send: for loops in which an object for each block costs
+    // too much.
+    Expected<void> send_bulk(std::span<void *const> addresses) {
+        const auto count = static_cast<unsigned>(addresses.size());
+        if (const int error = numacre_send(channel_, addresses.data(), count)) return detail::failure(error);
+        return {};
+    }
+
+    // Receives a block, as numacre_receive.
+    Expected<Received> receive() {
+        void *address = nullptr;
+        unsigned count = 0;
+        int redelivered = 0;
+        return received(address, redelivered, numacre_receive(channel_, &address, 1, &count, &redelivered));
+    }
+    // Receives a block, and waits for one, as numacre_receive_wait. timeout: 0: for ever.
+    Expected<Received> receive_wait(std::chrono::milliseconds timeout = {}) {
+        void *address = nullptr;
+        unsigned count = 0;
+        int redelivered = 0;
+        const int error = numacre_receive_wait(channel_, &address, 1, milliseconds_of(timeout), &count, &redelivered);
+        return received(address, redelivered, error);
+    }
+    // Receives up to addresses.size() blocks, as numacre_receive, and returns their number. The caller owns them:
+    // Pool::own(), Pool::free_bulk().
+    Expected<std::size_t> receive_bulk(std::span<void *> addresses, bool *is_redelivered = nullptr) {
+        unsigned count = 0;
+        int redelivered = 0;
+        const auto most = static_cast<unsigned>(addresses.size());
+        if (const int error = numacre_receive(channel_, addresses.data(), most, &count, &redelivered))
+            return detail::failure(error);
+        if (is_redelivered != nullptr) *is_redelivered = redelivered != 0;
+        return std::size_t{count};
+    }
+
+    // Ends the stream, as numacre_channel_end.
+    Expected<void> end() {
+        if (const int error = numacre_channel_end(channel_)) return detail::failure(error);
+        return {};
+    }
+    // The channel as it is, as numacre_channel_get_info.
+    Expected<numacre_channel_info> info() const {
+        numacre_channel_info now{};
+        now.struct_size = sizeof now;
+        if (const int error = numacre_channel_get_info(channel_, &now)) return detail::failure(error);
+        return now;
+    }
+
+private:
+    // 0 is for ever in C: a time between 0 and 1 ms is 1 ms.
+    static unsigned milliseconds_of(std::chrono::milliseconds timeout) {
+        constexpr std::chrono::milliseconds::rep kMost = 0xffff'ffff;
+        const auto asked = timeout.count();
+        return static_cast<unsigned>(asked < 0 ? 1 : asked > kMost ? kMost : asked);
+    }
+    static Expected<void> sent(Block &block, int error) {
+        if (error != 0) return detail::failure(error);
+        (void)block.release();
+        return {};
+    }
+    Expected<Received> received(void *address, int redelivered, int error) const {
+        if (error != 0) return detail::failure(error);
+        return Received{Block{pool_, address, numacre_usable_size(pool_, address)}, redelivered != 0};
+    }
+
+    numacre_pool *pool_ = nullptr;
+    numacre_channel *channel_ = nullptr;
+};
+
+// A message of a TypedChannel: a T in a block, which is freed with this object.
+template <class T>
+class Message {
+public:
+    // A message in a block that is large enough for a T.
+    Message(Block block, bool is_redelivered) : block_(std::move(block)), is_redelivered_(is_redelivered) {}
+    // The message.
+    T &operator*() const { return *static_cast<T *>(block_.data()); }
+    T *operator->() const { return static_cast<T *>(block_.data()); }
+    // Another receiver had taken it out of the channel, and died.
+    bool is_redelivered() const { return is_redelivered_; }
+    // The block, to be kept or sent on.
+    Block &block() { return block_; }
+
+private:
+    Block block_;
+    bool is_redelivered_;
+};
+
+// A Channel whose messages are trivially copyable objects, each in a block of its own. A receiver reads what a sender
+// has written: both agree on T.
+template <class T>
+class TypedChannel {
+public:
+    static_assert(std::is_trivially_copyable_v<T>, "a message is read by another process, as bytes");
+    // The messages go through this channel of this pool.
+    TypedChannel(numacre_pool *pool, Channel channel) : pool_(pool), channel_(std::move(channel)) {}
+
+    // Sends a copy. Errors: also those of numacre_alloc.
+    Expected<void> send(const T &message) { return send(message, false, {}); }
+    // Sends a copy, and waits for room. timeout: 0: for ever.
+    Expected<void> send_wait(const T &message, std::chrono::milliseconds timeout = {}) {
+        return send(message, true, timeout);
+    }
+    // Receives a message.
+    Expected<Message<T>> receive() { return message_of(channel_.receive()); }
+    // Receives a message, and waits for one. timeout: 0: for ever.
+    Expected<Message<T>> receive_wait(std::chrono::milliseconds timeout = {}) {
+        return message_of(channel_.receive_wait(timeout));
+    }
+    // The channel, for whole blocks and for its end.
+    Channel &channel() { return channel_; }
+
+private:
+    Expected<void> send(const T &message, bool waits, std::chrono::milliseconds timeout) {
+        void *address = nullptr;
+        if (const int error = numacre_alloc(pool_, sizeof(T), &address)) return detail::failure(error);
+        Block block{pool_, address, sizeof(T)};
+        new (address) T(message);
+        return waits ? channel_.send_wait(block, timeout) : channel_.send(block);
+    }
+    static Expected<Message<T>> message_of(Expected<Received> received) {
+        if (!received) return Unexpected<Error>{std::move(received.error())};
+        if (received->block.size() < sizeof(T))
+            return Unexpected<Error>{Error{Errc::bad_argument, "a message of " +
+                                                                   std::to_string(received->block.size()) +
+                                                                   " bytes is shorter than the type that is read: let "
+                                                                   "senders and receivers agree on it"}};
+        return Message<T>{std::move(received->block), received->is_redelivered};
+    }
+
+    numacre_pool *pool_;
+    Channel channel_;
+};
+
 // The geometry of a private pool. 0 means the default of numacre_private_options.
 struct PrivateOptions {
     std::uint64_t capacity_bytes = 0;       // numacre_private_options::capacity_bytes
@@ -497,6 +682,33 @@ public:
     Expected<void> adopt(std::span<void *const> blocks) {
         if (const int error = numacre_adopt_bulk(handle_, blocks.data(), static_cast<unsigned>(blocks.size())))
             return detail::failure(error);
+        return {};
+    }
+    // Opens a channel, as numacre_channel_open. Closed by the result's destructor.
+    Expected<Channel> channel(const std::string &name, const ChannelOptions &options = {}) {
+        numacre_channel_options wanted{};
+        wanted.struct_size = sizeof wanted;
+        wanted.capacity = options.capacity;
+        wanted.burst = options.burst;
+        wanted.parties = options.parties;
+        wanted.flags = (options.sends && !options.receives ? NUMACRE_CHANNEL_SENDS : 0) |
+                       (options.receives && !options.sends ? NUMACRE_CHANNEL_RECEIVES : 0) |
+                       (options.existing ? NUMACRE_CHANNEL_EXISTING : 0) | (options.stays ? NUMACRE_CHANNEL_STAYS : 0);
+        numacre_channel *opened = nullptr;
+        if (const int error = numacre_channel_open(handle_, name.c_str(), &wanted, &opened))
+            return detail::failure(error);
+        return Channel{handle_, opened};
+    }
+    // Opens a channel of messages of one type.
+    template <class T>
+    Expected<TypedChannel<T>> channel_of(const std::string &name, const ChannelOptions &options = {}) {
+        auto opened = channel(name, options);
+        if (!opened) return Unexpected<Error>{std::move(opened.error())};
+        return TypedChannel<T>{handle_, std::move(*opened)};
+    }
+    // Removes a channel, as numacre_channel_remove.
+    Expected<void> remove_channel(const std::string &name) {
+        if (const int error = numacre_channel_remove(handle_, name.c_str())) return detail::failure(error);
         return {};
     }
     // Keeps a range of a region where it is for as long as the result lives, as numacre_pin.

@@ -386,6 +386,7 @@ private:
     // Null: there is none of that name.
     LedgerChannel *find_channel(const std::string &name) const;
     Answer<LedgerChannel *> make_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
+    void bind_channel(const LedgerChannel &channel, const ChannelWish &wish);
     bool stays_alone(const LedgerChannel &channel) const;
     // Finishes the errands of the dead in channels. Returns those whose blocks have to wait. Before their blocks
     // are reclaimed.

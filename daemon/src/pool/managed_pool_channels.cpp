@@ -35,6 +35,28 @@ std::string text_of(const ChannelShape &shape) {
            std::to_string(shape.parties);
 }
 
+NameText name_of(const ChannelWish &wish) {
+    NameText name;
+    // A channel's name is a name of the directory: it has fewer characters to choose from, and the same length.
+    static_assert(kChannelNameBytes == kNameBytes);
+    (void)NameText::read(wish.name.c_str(), name);
+    return name;
+}
+
+std::string describe(NameKind kind) {
+    switch (kind) {
+        case NameKind::reference:
+            return "a reference";
+        case NameKind::objects:
+            return "an object pool";
+        case NameKind::channel:
+            return "a channel that is going";
+        case NameKind::none:
+            break;
+    }
+    return "nothing";
+}
+
 ChannelShape shape_of(const ChannelWish &wish) {
     return {wish.capacity == 0 ? kChannelCapacityDefault : wish.capacity,
             wish.burst == 0 ? kChannelBurstDefault : wish.burst,
@@ -115,6 +137,10 @@ Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const Ch
     const auto layout = PoolLayout<ProductionEnv>::of(process_slots_, thread_slots_);
     if (auto populated = pool_region_.populate(layout.channels + offset, bytes); !populated)
         return Unexpected{populated.error()};
+    if (const auto there = names_.find(name_of(wish)))
+        return Unexpected{Failure{Errc::already_exists, "name \"" + wish.name + "\" is bound to " +
+                                                            describe(there->kind) +
+                                                            ": use another name for the channel, or remove that one"}};
     // For whoever has made it: its user's quota covers what is in the channel.
     Peer maker;
     maker.uid = client.peer.uid;
@@ -134,8 +160,25 @@ Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const Ch
     format_channel(view);
     // A channel whose maker died before this store is one that nobody has: its seat goes (take_unused_channels()).
     unused->client_id.store(channel_id, std::memory_order_release);
+    bind_channel(*unused, wish);
     log::info("channel made", {{"pool", name()}, {"channel", wish.name}, {"shape", text_of(shape)}});
     return unused;
+}
+
+// The name is the seat's, and goes with it. If there is no room for it, or another has been bound in this moment, the
+// channel is found by those who open it all the same.
+void ManagedPool::bind_channel(const LedgerChannel &channel, const ChannelWish &wish) {
+    pool_region_.look_again();
+    const RecordsLock records(*this);
+    NameEntry entry;
+    entry.name = name_of(wish);
+    entry.kind = NameKind::channel;
+    entry.value = static_cast<std::uint64_t>(&channel - ledger_.channels().data());
+    // Of the daemon's making: no user's quota of names is used up by channels, of which there are few.
+    const NameAsker asker{channel.uid, channel.client_id.load(std::memory_order_relaxed), true};
+    if (const auto bound = names_.bind(entry, 0, asker); !bound)
+        log::warn("a channel has no name in the directory",
+                  {{"pool", name()}, {"channel", wish.name}, {"reason", bound.error().message}});
 }
 
 Answer<void> ManagedPool::close_channel(const Client &client, const std::string &name) {
