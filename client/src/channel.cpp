@@ -1,5 +1,5 @@
-// Channels (shm/channel/): the calls of a program. The daemon makes and removes channels; here are a handle, the waits,
-// and the channels of a private pool.
+// Channels (shm/channel/): the calls of a program. The daemon makes and removes channels; here are the handle, the
+// calls on it and the waits. Those of a private pool: private_channels.cpp.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -46,21 +46,16 @@ using namespace numacre::client;
 
 namespace {
 
-unsigned kept_number(const char *text) {
-    return static_cast<unsigned>(strnlen(text, kChannelNameBytes));
-}
-
 int check_name(const char *name) {
     const auto is_allowed = [](char character) {
         return (character >= 'a' && character <= 'z') || (character >= '0' && character <= '9') || character == '.' ||
                character == '_' || character == '-';
     };
-    const unsigned length = name == nullptr ? 0 : kept_number(name);
+    const std::size_t length = name == nullptr ? 0 : strnlen(name, kChannelNameBytes);
     if (length != 0 && length < kChannelNameBytes && std::all_of(name, name + length, is_allowed)) return 0;
     return fail_with_remedy(
         Errc::bad_argument,
-        "the channel's name \"%.60s\" is refused: use 1 to %zu characters of a-z, 0-9, '.', '_' and "
-        "'-'",
+        "the channel's name \"%.60s\" is refused: use 1 to %zu characters of a-z, 0-9, '.', '_' and '-'",
         name == nullptr ? "(NULL)" : name, kChannelNameBytes - 1);
 }
 
@@ -70,7 +65,7 @@ int check_sizes(const numacre_channel_options &options) {
     if ((options.flags & ~kFlags) != 0)
         return fail_with_remedy(Errc::bad_argument,
                                 "numacre_channel_options.flags is %#x: use NUMACRE_CHANNEL_... or 0", options.flags);
-    if (options.capacity > kChannelCapacityMost || options.burst > kBurstMost || options.parties > kPartiesMost)
+    if (!wish_of(options).is_within_limits())
         return fail_with_remedy(
             Errc::bad_argument, "a channel of capacity %u, burst %u, parties %u: use at most %u, %u and %u",
             options.capacity, options.burst, options.parties, kChannelCapacityMost, kBurstMost, kPartiesMost);
@@ -171,8 +166,8 @@ int wait_for(ChannelSleepers sleepers, unsigned timeout_ms, const char *what, co
 class CountedMove {
 public:
     // frames: at most; 0: the pool has no limits.
-    CountedMove(numacre_channel *channel, const Lane *lane, std::uint64_t frames, ProcessSlot from)
-        : pool_(channel->pool), call_(pool_, lane == nullptr ? Actor{} : lane->actor, frames, from) {}
+    CountedMove(numacre_channel *channel, const Lane &lane, std::uint64_t frames, ProcessSlot from)
+        : pool_(channel->pool), call_(pool_, lane.actor, frames, from) {}
     void done(ProcessSlot from, std::uint64_t from_generation, ProcessSlot to, std::uint64_t frames) const {
         add_held(pool_->view, to, frames);
         remove_lost(pool_->view, from, from_generation, frames);
@@ -262,7 +257,7 @@ std::uint64_t frames_of(numacre_pool *pool, void *const *blocks, unsigned count)
     if (lane == nullptr) return error;
     count_what_is_held(pool);
     const std::uint64_t frames = frames_of(pool, blocks, count);
-    const CountedMove counted{channel, lane, frames, pool->process};
+    const CountedMove counted{channel, *lane, frames, pool->process};
     error = send_once(channel, blocks, count);
     if (error == 0) counted.done(pool->process, generation_of(pool->view, pool->process), channel->seat, frames);
     return error;
@@ -321,7 +316,7 @@ int receive_once(numacre_channel *channel, void **blocks, unsigned most, unsigne
     if (lane == nullptr) return error;
     count_what_is_held(pool);
     std::uint64_t frames = std::uint64_t{most < kBurstMost ? most : kBurstMost} * pool->geometry.largest().frames();
-    const CountedMove counted{channel, lane, frames, channel->seat};
+    const CountedMove counted{channel, *lane, frames, channel->seat};
     const std::uint64_t generation = generation_of(pool->view, channel->seat);
     error = receive_once(channel, blocks, most, count, redelivered, frames);
     if (error == 0) counted.done(channel->seat, generation, pool->process, frames);

@@ -27,6 +27,11 @@ struct ChannelPlace {
     ProcessSlot seat;
 };
 
+// 0: any.
+inline ChannelShape wish_of(const numacre_channel_options &options) {
+    return {options.capacity, options.burst, options.parties};
+}
+
 inline ChannelView<Env> view_of(const numacre_pool *pool, const ChannelPlace &place) {
     const auto layout = PoolLayout<Env>::of(pool->view.process_slots, pool->view.thread_slots);
     return ChannelView<Env>::at(static_cast<std::byte *>(pool->pool_region) + layout.channels + place.offset,

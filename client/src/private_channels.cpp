@@ -10,12 +10,6 @@
 namespace numacre::client {
 namespace {
 
-ChannelShape shape_of(const numacre_channel_options &options) {
-    return {options.capacity == 0 ? kChannelCapacityDefault : options.capacity,
-            options.burst == 0 ? kChannelBurstDefault : options.burst,
-            options.parties == 0 ? kChannelPartiesDefault : options.parties};
-}
-
 bool has_messages(numacre_pool *pool, const PrivateChannel &channel) {
     const ChannelPlace place{channel.extent.offset, channel.shape, channel.seat};
     return PoolChannel{view_of(pool, place), channel.seat, ChannelNodes{pool}}.has_messages();
@@ -55,11 +49,8 @@ int fail_other_sizes(const char *name, const ChannelShape &shape) {
 
 // The channel that is there, if its sizes fit.
 int open_found(PrivateChannel &channel, const numacre_channel_options &options, ChannelPlace &found) {
-    const auto fits = [](std::uint32_t wanted, std::uint32_t there) { return wanted == 0 || wanted == there; };
     const ChannelShape &shape = channel.shape;
-    if (!fits(options.capacity, shape.capacity) || !fits(options.burst, shape.burst) ||
-        !fits(options.parties, shape.parties))
-        return fail_other_sizes(channel.name, shape);
+    if (!wish_of(options).is_met_by(shape)) return fail_other_sizes(channel.name, shape);
     ++channel.opened;
     found = {channel.extent.offset, shape, channel.seat};
     return 0;
@@ -81,7 +72,7 @@ int open_private_channel(numacre_pool *pool, const char *name, const numacre_cha
         taken[i] = channels.all[i].extent;
         if (taken[i].bytes == 0 && unused == kChannels) unused = i;
     }
-    const ChannelShape shape = shape_of(options);
+    const ChannelShape shape = wish_of(options).with_defaults();
     const std::uint64_t bytes = ChannelLayout<Env>::of(shape).bytes;
     const std::uint64_t offset = find_channel_place(taken, bytes);
     if (unused == kChannels || offset == kChannelAreaBytes)

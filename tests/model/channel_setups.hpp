@@ -37,7 +37,7 @@ inline ChannelSetup around() {
             .threads = {{.process = 1, .script = {1, 1, 1, 1}, .holds = 4},
                         {.process = 2, .script = {kReceive + 1, kReceive + 1, kReceive + 1, kReceive + 1}}}};
 }
-// One that comes late reads a list that has another burst's messages by now: its sender has the segment again.
+// A receiver that comes late reads a list that has another burst's messages by now: its sender has the segment again.
 inline ChannelSetup late_receiver() {
     return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
             .threads = {{.process = 1, .script = {1, 1, 1, 1}, .holds = 4, .mortal = false},

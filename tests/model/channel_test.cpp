@@ -158,9 +158,10 @@ TEST(ChannelSlow, a_death_of_a_receiver_that_came_late) {
     expect_proven("channel-death-late", mortal(1), with_daemon(late_receiver()));
 }
 
-// Five minutes.
 TEST(ChannelLong, a_death_of_the_daemon_beside_two_senders) {
-    expect_proven("channel-daemon-senders", mortal(1, 1), with_daemon(two_senders()));
+    Options options = mortal(1, 1);
+    options.states_max = 300'000'000;
+    expect_proven("channel-daemon-senders", options, with_daemon(two_senders()));
 }
 
 TEST(Channel, stores_that_wait_in_buffers) {

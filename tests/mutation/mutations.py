@@ -1482,7 +1482,7 @@ std::memory_order_seq_cst)) {
         name="flag_before_signal_is_read",
         file="channel/sleepers.hpp",
         old="""const std::uint32_t signal = signal_.load(std::memory_order_seq_cst);
- // EDGE asleep-then-look (seq_cst; partner: wake(), after the change of the ring). Weakened: the sleeper does
+ // EDGE asleep-then-look (seq_cst; partner: must_wake(), after a change of the ring). Weakened: the sleeper does
  // not see the message, and its sender sees no sleeper.
  asleep_.store(1, std::memory_order_seq_cst);""",
         new="""asleep_.store(1, std::memory_order_seq_cst);

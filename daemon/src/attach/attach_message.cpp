@@ -126,17 +126,18 @@ Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet) {
     if (end == request.name.end() || !is_pool_name(name))
         return refused("the channel's name is refused: use 1 to " + std::to_string(kChannelNameBytes - 1) +
                        " characters of a-z, 0-9, '.', '_' and '-'");
-    if (request.capacity > kChannelCapacityMost || request.burst > kBurstMost || request.parties > kPartiesMost)
+    const ChannelShape shape{request.capacity, request.burst, request.parties};
+    if (!shape.is_within_limits())
         return refused("a channel of capacity " + std::to_string(request.capacity) + ", burst " +
                        std::to_string(request.burst) + ", parties " + std::to_string(request.parties) +
                        ": use at most " + std::to_string(kChannelCapacityMost) + ", " + std::to_string(kBurstMost) +
                        " and " + std::to_string(kPartiesMost));
-    return ChannelOrder{request.instance_id,
-                        request.process_generation,
-                        ProcessSlot{request.process_slot},
-                        request.wish,
-                        {name, request.capacity, request.burst, request.parties,
-                         (request.flags & Request::kExisting) != 0, (request.flags & Request::kStays) != 0}};
+    return ChannelOrder{
+        request.instance_id,
+        request.process_generation,
+        ProcessSlot{request.process_slot},
+        request.wish,
+        {name, shape, (request.flags & Request::kExisting) != 0, (request.flags & Request::kStays) != 0}};
 }
 
 namespace {

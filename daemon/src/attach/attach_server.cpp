@@ -218,70 +218,8 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         connection_ended(session);
         return;
     }
-    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::pin_request, packet)) {
-        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::pin_request,
-                                         sizeof(wire::PinRequest));
-        auto wish = fault ? Unexpected{*fault} : read_pin_request(packet);
-        if (!wish) {
-            refuse(session, wish.error().code, wish.error().message);
-            close_session(id);
-            return;
-        }
-        pin(session, *wish);
-        return;
-    }
-    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::channel_request, packet)) {
-        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::channel_request,
-                                         sizeof(wire::ChannelRequest));
-        auto order = fault ? Unexpected{*fault} : read_channel_request(packet);
-        if (!order) {
-            refuse(session, order.error().code, order.error().message);
-            close_session(id);
-            return;
-        }
-        see_to_channel(session, *order);
-        return;
-    }
-    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::name_request, packet)) {
-        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::name_request,
-                                         sizeof(wire::NameRequest));
-        auto wish = fault ? Unexpected{*fault} : read_name_request(packet);
-        if (!wish) {
-            refuse(session, wish.error().code, wish.error().message);
-            close_session(id);
-            return;
-        }
-        change_name(session, *wish);
-        return;
-    }
-    if (session.phase == Session::Phase::silent && is_of_type(wire::MessageType::objects_request, packet)) {
-        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::objects_request,
-                                         sizeof(wire::ObjectsRequest));
-        auto wish = fault ? Unexpected{*fault} : read_objects_request(packet);
-        if (!wish) {
-            refuse(session, wish.error().code, wish.error().message);
-            close_session(id);
-            return;
-        }
-        open_objects(session, *wish);
-        return;
-    }
     if (session.phase == Session::Phase::silent) {
-        const auto fault = check_message(static_cast<std::size_t>(size), packet, wire::MessageType::attach_request,
-                                         sizeof(wire::AttachRequest));
-        if (fault) {
-            refuse(session, fault->code, fault->message);
-            close_session(id);
-            return;
-        }
-        auto wish = read_attach_request(packet);
-        if (!wish) {
-            refuse(session, wish.error().code, wish.error().message);
-            close_session(id);
-            return;
-        }
-        session.wish = std::move(*wish);
-        attach(session);
+        received_first(session, static_cast<std::size_t>(size), packet);
         return;
     }
     if (session.phase != Session::Phase::attached) return;
@@ -307,6 +245,33 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
                    {"reason", fault->message},
                    {"refused_before_without_a_line", *left_out}});
     connection_ended(session);
+}
+
+void AttachServer::received_first(Session &session, std::size_t size, std::span<const std::byte> packet) {
+    using Type = wire::MessageType;
+    const auto serve = [&](Type type, std::size_t expected_size, const auto &read, const auto &act) {
+        const auto fault = check_message(size, packet, type, expected_size);
+        auto wish = fault ? Unexpected{*fault} : read(packet);
+        if (wish) return act(*wish);
+        refuse(session, wish.error().code, wish.error().message);
+        close_session(session.id);
+    };
+    if (is_of_type(Type::pin_request, packet))
+        return serve(Type::pin_request, sizeof(wire::PinRequest), read_pin_request,
+                     [&](const PinWish &wish) { pin(session, wish); });
+    if (is_of_type(Type::channel_request, packet))
+        return serve(Type::channel_request, sizeof(wire::ChannelRequest), read_channel_request,
+                     [&](const ChannelOrder &order) { see_to_channel(session, order); });
+    if (is_of_type(Type::name_request, packet))
+        return serve(Type::name_request, sizeof(wire::NameRequest), read_name_request,
+                     [&](const NameWish &wish) { change_name(session, wish); });
+    if (is_of_type(Type::objects_request, packet))
+        return serve(Type::objects_request, sizeof(wire::ObjectsRequest), read_objects_request,
+                     [&](const ObjectsWish &wish) { open_objects(session, wish); });
+    serve(Type::attach_request, sizeof(wire::AttachRequest), read_attach_request, [&](AttachWish &wish) {
+        session.wish = std::move(wish);
+        attach(session);
+    });
 }
 
 void AttachServer::refuse(Session &session, Errc code, const std::string &message, bool is_news) {

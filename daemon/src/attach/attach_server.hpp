@@ -82,6 +82,8 @@ private:
     void attach_later(Session &session);
     void listen_to(SessionId id);
     void received(SessionId id, int size, std::span<const std::byte> packet);
+    // The first message of a connection: what it asks for is done, or refused.
+    void received_first(Session &session, std::size_t size, std::span<const std::byte> packet);
     void attach(Session &session);
     // Attaches to the object pool, which is made before if there is none.
     void open_objects(Session &session, const ObjectsWish &wish);
@@ -92,7 +94,7 @@ private:
     void see_to_channel(Session &session, const ChannelOrder &order);
     // Likewise; see names.hpp.
     void change_name(Session &session, const NameWish &wish);
-    // A request on a connection of its own that is refused: no attach is.
+    // Refuses a request that a client has made on a connection of its own. what: the request, for the log.
     void refuse_call(SessionId id, const char *what, const Failure &why);
     struct Caller {
         std::shared_ptr<ManagedPool> pool;

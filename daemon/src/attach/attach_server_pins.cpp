@@ -16,8 +16,8 @@ namespace {
 
 Failure no_such_client_here() {
     return {Errc::no_such_client,
-            "no client of this process has such a seat in a pool: attach first, and ask before "
-            "the pool is detached from or deleted"};
+            "no client of this process has such a seat in a pool: attach first, and ask before the pool is detached "
+            "from or deleted"};
 }
 
 // Whether the process that has connected is the client's. Before Linux 6.9, where pidfds have no numbers of their own:
@@ -32,16 +32,6 @@ bool are_same(const Peer &client, const Peer &connected) {
 
 }  // namespace
 
-void AttachServer::refuse_call(SessionId id, const char *what, const Failure &why) {
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;  // the client has hung up meanwhile
-    // No attach is refused: a client that tries how much of a pool is online, or races for a name, asks often.
-    log::debug("a client's request is refused",
-               {{"request", what}, {"pid", found->second->peer.pid}, {"reason", why.message}});
-    send_refusal(*found->second, why.code, why.message);
-    close_session(id);
-}
-
 Answer<AttachServer::Caller> AttachServer::caller_of(const Session &session, std::uint64_t instance_id,
                                                      ProcessSlot slot, std::uint64_t process_generation) const {
     const auto pools = registry_.all();
@@ -55,6 +45,15 @@ Answer<AttachServer::Caller> AttachServer::caller_of(const Session &session, std
         !are_same(client->peer, session.peer))
         return Unexpected{no_such_client_here()};
     return Caller{*pool, std::move(*client)};
+}
+
+void AttachServer::refuse_call(SessionId id, const char *what, const Failure &why) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;  // the client has hung up meanwhile
+    // No attach is refused: clients ask often how much of a pool is online, or whether a channel is there.
+    log::debug(std::string(what) + " refused", {{"pid", found->second->peer.pid}, {"reason", why.message}});
+    send_refusal(*found->second, why.code, why.message);
+    close_session(id);
 }
 
 void AttachServer::pin(Session &session, const PinWish &wish) {

@@ -19,10 +19,11 @@ namespace numacre::daemon {
 namespace {
 
 // The memory that a pool takes on a numa node: whole pages, and metadata, most of which has memory from the beginning.
+// Channels, which come later if at all, do not count.
 std::uint64_t bytes_taken_by(const PoolSpec &spec, const Geometry &geometry) {
     return round_up(spec.capacity_bytes, page_bytes_of(spec.backing)) +
            NodeLayout<ProductionEnv>::of(geometry, spec.max_threads + 1).region_bytes +
-           PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1).region_bytes +
+           PoolLayout<ProductionEnv>::of(spec.max_clients + 1, spec.max_threads + 1).channels +
            PoolLedger::bytes_for(spec, 1);
 }
 

@@ -1,14 +1,16 @@
 // A channel as a client wants it.
 #pragma once
 
-#include <cstdint>
 #include <string>
+
+#include "engine.hpp"
+#include "numacre/shm/channel/layout.hpp"
 
 namespace numacre::daemon {
 
 struct ChannelWish {
     std::string name;
-    std::uint32_t capacity = 0, burst = 0, parties = 0;  // 0: any, or the default
+    ChannelShape shape;  // 0: any, or the default
     bool must_exist = false;
     bool stays = false;
 };

@@ -565,7 +565,7 @@ void ManagedPool::forget_stale_gifts(Stale stale) {
 }
 
 void ManagedPool::tell_age() {
-    const PoolAge age = PoolAge::of_seconds(static_cast<std::uint64_t>(ledger_.age().count()));
+    const PoolAge age = age_now();
     const bool serves = !is_corrupt();
     // Again: it may have been scribbled over since.
     if (!serves && ledger_.state() == LedgerState::corrupt)

@@ -24,12 +24,6 @@ Failure no_such_channel(const std::string &name, const std::string &remedy) {
     return {Errc::no_such_pool, "there is no channel \"" + name + "\" in the pool: " + remedy};
 }
 
-bool fits(const ChannelShape &there, const ChannelWish &wish) {
-    const auto fits_one = [](std::uint32_t have, std::uint32_t wanted) { return wanted == 0 || wanted == have; };
-    return fits_one(there.capacity, wish.capacity) && fits_one(there.burst, wish.burst) &&
-           fits_one(there.parties, wish.parties);
-}
-
 std::string text_of(const ChannelShape &shape) {
     return "capacity " + std::to_string(shape.capacity) + ", burst " + std::to_string(shape.burst) + ", parties " +
            std::to_string(shape.parties);
@@ -55,12 +49,6 @@ std::string describe(NameKind kind) {
             break;
     }
     return "nothing";
-}
-
-ChannelShape shape_of(const ChannelWish &wish) {
-    return {wish.capacity == 0 ? kChannelCapacityDefault : wish.capacity,
-            wish.burst == 0 ? kChannelBurstDefault : wish.burst,
-            wish.parties == 0 ? kChannelPartiesDefault : wish.parties};
 }
 
 }  // namespace
@@ -102,7 +90,7 @@ Answer<ManagedPool::OpenChannel> ManagedPool::open_channel(const Client &client,
         auto made = make_channel(client, wish, channel_id);
         if (!made) return Unexpected{made.error()};
         channel = *made;
-    } else if (!fits(channel->shape, wish)) {
+    } else if (!wish.shape.is_met_by(channel->shape)) {
         return Unexpected{Failure{Errc::already_exists, "there is a channel \"" + wish.name + "\" of " +
                                                             text_of(channel->shape) + ": ask for these, or for 0"}};
     }
@@ -118,7 +106,7 @@ Answer<ManagedPool::OpenChannel> ManagedPool::open_channel(const Client &client,
 
 Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const ChannelWish &wish,
                                                   std::uint32_t channel_id) {
-    const ChannelShape shape = shape_of(wish);
+    const ChannelShape shape = wish.shape.with_defaults();
     const std::uint64_t bytes = ChannelLayout<ProductionEnv>::of(shape).bytes;
     std::vector<ChannelExtent> taken;
     LedgerChannel *unused = nullptr;

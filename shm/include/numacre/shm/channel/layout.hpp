@@ -31,9 +31,19 @@ struct ChannelShape {
     std::uint32_t burst = 0;     // messages of one send, 1 .. kBurstMost
     std::uint32_t parties = 0;   // threads that may send or receive at a time, 1 .. kPartiesMost
 
-    constexpr bool is_plausible() const {
-        return capacity >= 1 && capacity <= kChannelCapacityMost && burst >= 1 && burst <= kBurstMost && parties >= 1 &&
-               parties <= kPartiesMost;
+    constexpr bool is_plausible() const { return capacity >= 1 && burst >= 1 && parties >= 1 && is_within_limits(); }
+    constexpr bool is_within_limits() const {
+        return capacity <= kChannelCapacityMost && burst <= kBurstMost && parties <= kPartiesMost;
+    }
+    // Of a shape that somebody wishes, where 0 is any: the shape of a channel that is made for it.
+    constexpr ChannelShape with_defaults() const {
+        return {capacity == 0 ? kChannelCapacityDefault : capacity, burst == 0 ? kChannelBurstDefault : burst,
+                parties == 0 ? kChannelPartiesDefault : parties};
+    }
+    // Likewise: whether a channel that is there will do.
+    constexpr bool is_met_by(const ChannelShape &there) const {
+        return (capacity == 0 || capacity == there.capacity) && (burst == 0 || burst == there.burst) &&
+               (parties == 0 || parties == there.parties);
     }
     // Each burst takes a cell, and each may have one message.
     constexpr std::uint32_t cells() const { return std::bit_ceil(capacity < 2 ? 2 : capacity); }

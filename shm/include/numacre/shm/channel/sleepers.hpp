@@ -23,7 +23,7 @@ public:
     // on the way.
     std::uint32_t announce() {
         const std::uint32_t signal = signal_.load(std::memory_order_seq_cst);
-        // EDGE asleep-then-look (seq_cst; partner: wake(), after the change of the ring). Weakened: the sleeper does
+        // EDGE asleep-then-look (seq_cst; partner: must_wake(), after a change of the ring). Weakened: the sleeper does
         // not see the message, and its sender sees no sleeper.
         asleep_.store(1, std::memory_order_seq_cst);
         return signal;
