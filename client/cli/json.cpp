@@ -237,6 +237,49 @@ Json blocks_json(const v1::ListBlocksResponse &blocks) {
     return {{"blocks", list}, {"total_blocks", blocks.total_blocks()}, {"total_bytes", blocks.total_bytes()}};
 }
 
+Json channels_json(const v1::ListChannelsResponse &channels, const std::vector<std::optional<ChannelRates>> &rates) {
+    Json list = Json::array();
+    for (int i = 0; i < channels.channels_size(); ++i) {
+        const v1::Channel &channel = channels.channels(i);
+        const std::optional<ChannelRates> rate = rates.empty() ? std::nullopt : rates[static_cast<std::size_t>(i)];
+        Json clients = Json::array();
+        for (const v1::ChannelClient &client : channel.clients())
+            clients.push_back({{"client_id", client.client_id()},
+                               {"pid", client.pid()},
+                               {"comm", client.comm()},
+                               {"opened", client.opened()},
+                               {"senders", client.senders()},
+                               {"receivers", client.receivers()}});
+        list.push_back({{"pool", channel.pool()},
+                        {"name", channel.name()},
+                        {"client_id", channel.client_id()},
+                        {"uid", channel.uid()},
+                        {"state", channel.state()},
+                        {"stays", channel.stays()},
+                        {"capacity_messages", channel.capacity_messages()},
+                        {"burst_messages", channel.burst_messages()},
+                        {"parties_most", channel.parties_most()},
+                        {"waiting_messages", channel.waiting_messages()},
+                        {"returned_messages", channel.returned_messages()},
+                        {"waiting_bytes", channel.waiting_bytes()},
+                        {"oldest_seconds",
+                         channel.has_oldest_waits_for() ? Json(channel.oldest_waits_for().seconds()) : Json(nullptr)},
+                        {"senders", channel.senders()},
+                        {"receivers", channel.receivers()},
+                        {"sent_messages", channel.sent_messages()},
+                        {"received_messages", channel.received_messages()},
+                        {"redelivered_messages", channel.redelivered_messages()},
+                        {"sent_per_second", rate ? Json(rate->sent_per_second) : Json(nullptr)},
+                        {"received_per_second", rate ? Json(rate->received_per_second) : Json(nullptr)},
+                        {"receivers_sleep", channel.receivers_sleep()},
+                        {"senders_sleep", channel.senders_sleep()},
+                        {"clients", clients}});
+    }
+    Json result;
+    result["channels"] = list;
+    return result;
+}
+
 Json names_json(const v1::ListNamesResponse &names) {
     Json list = Json::array();
     for (const v1::BoundName &name : names.names()) {

@@ -344,6 +344,38 @@ Answer<void> Daemon::remove_name(const std::string &name, const NameText &text) 
     return {};
 }
 
+Answer<std::vector<ChannelStatus>> Daemon::channels(const std::string &name) {
+    const auto pools = chosen_pools(name);
+    if (!pools) return Unexpected{pools.error()};
+    std::vector<ChannelStatus> statuses;
+    for (const auto &pool : *pools) {
+        auto found = pool->channel_statuses_in_time();
+        if (found)
+            std::ranges::move(*found, std::back_inserter(statuses));
+        else if (!name.empty())
+            return found;
+    }
+    return statuses;
+}
+
+Answer<std::uint32_t> Daemon::remove_channel(const std::string &name, const std::string &channel, bool ends) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    const ManagedPool::Turn turn(**pool);
+    if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
+    if ((*pool)->busy_for() >= kStuckAfter)
+        return Unexpected{
+            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
+                                         "\": evict the client that keeps them busy, then remove the channel again"}};
+    const auto removed = (*pool)->worker().run([&] { return (*pool)->remove_channel(channel, ends); });
+    if (removed) {
+        log::info("channel to be removed",
+                  {{"pool", name}, {"channel", channel}, {"ended", ends}, {"opened_by", *removed}});
+        reaper_.end_channels(*pool);
+    }
+    return removed;
+}
+
 Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
     for (const auto &pool : registry_.all()) {
         const auto client = pool->find_client(client_id);

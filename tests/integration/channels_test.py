@@ -9,6 +9,7 @@ import mmap
 import os
 import pathlib
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
@@ -215,6 +217,80 @@ class Opening(unittest.TestCase):
                     connection.send(packet(instance=instance, slot=1, generation=1))
                     self.assertIn("no client of this process", Reply(connection.recv(REPLY_BYTES)).message)
                 self.assertTrue(client["client_id"])
+
+
+def channel_of(daemon, name="frames"):
+    (found,) = [each for each in daemon.cli("channels", "default")["channels"] if each["name"] == name]
+    return found
+
+
+def series(daemon, name="frames"):
+    """The samples of the channel: metric without prefix, or metric and role -> value."""
+    text = urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=60).read().decode()
+    found = re.findall(rf'^numacre_channel_(\w+)\{{pool="default",channel="{name}"(?:,role="(\w+)")?\}} (\S+)', text,
+                       re.MULTILINE)
+    return {metric + (f" {role}" if role else ""): float(value) for metric, role, value in found}
+
+
+class Watching(unittest.TestCase):
+    def test_how_full_it_is_and_who_sends_and_receives(self):
+        with serving() as daemon, contextlib.closing(Record(200)) as record:
+            self.assertEqual(daemon.cli("channels")["channels"], [])
+            first, _, _ = opened(daemon, SENDS | STAYS, 100, 8)
+            with first, Client(daemon, "open", RECEIVES) as second:
+                second.line()
+                Client(daemon, "send", record.path, 0, 100, 8).finish()
+                now = channel_of(daemon)
+                self.assertEqual((now["waiting_messages"], now["returned_messages"]), (100, 0))
+                self.assertEqual((now["capacity_messages"], now["burst_messages"]), (100, 8))
+                self.assertEqual(now["waiting_bytes"], 100 * 4096)
+                self.assertEqual((now["sent_messages"], now["received_messages"]), (100, 0))
+                self.assertEqual((now["state"], now["stays"], now["uid"]), ("open", "always", os.getuid()))
+                self.assertIsNotNone(now["oldest_seconds"])
+                self.assertEqual((now["senders"], now["receivers"]), (1, 1))
+                parties = {each["pid"]: (each["opened"], each["senders"], each["receivers"]) for each in now["clients"]}
+                self.assertEqual(parties, {first.process.pid: (1, 1, 0), second.process.pid: (1, 0, 1)})
+                wait_until("its oldest message has become older", lambda: channel_of(daemon)["oldest_seconds"] > 0)
+                found = series(daemon)
+                self.assertGreater(found.pop("oldest_seconds"), 0)
+                self.assertEqual(found, {"waiting_messages": 100, "capacity_messages": 100, "parties sender": 1,
+                                         "parties receiver": 1, "sent_total": 100, "received_total": 0,
+                                         "redelivered_total": 0})
+                # The party slots pass to others, and the totals stay.
+                second.finish("\n")
+                with opened(daemon)[0] as ender:
+                    ender.finish("end\n")
+                self.assertEqual(channel_of(daemon)["state"], "ended")
+                Client(daemon, "receive", record.path, 7).finish()
+                after = channel_of(daemon)
+                self.assertEqual((after["sent_messages"], after["received_messages"]), (100, 100))
+                self.assertEqual((after["waiting_messages"], after["oldest_seconds"]), (0, None))
+
+    def test_an_operator_removes_one_that_others_have_open(self):
+        with serving() as daemon, contextlib.closing(Record(5)) as record:
+            receiver = Client(daemon, "receive", record.path, 7)
+            with receiver:
+                receiver.line()
+                removed = daemon.cli("channels", "default", "--remove", "frames")
+                self.assertEqual((removed["opened_by"], removed["removed"]), (1, False))
+                Client(daemon, "send", record.path, 0, 5, 5).finish()
+                wait_until("it goes on", lambda: channel_of(daemon)["received_messages"] == 5)
+                self.assertEqual(channel_of(daemon)["stays"], "removed")
+                # A receiver that waits is woken, is told of the end, and closes it.
+                removed = daemon.cli("channels", "default", "--remove", "frames", "--force")
+                self.assertEqual((removed["opened_by"], removed["ended"]), (1, True))
+                self.assertEqual(receiver.finish().strip(), "received 5")
+            wait_until("the channel has gone", lambda: not channels(daemon))
+            self.assertEqual(daemon.cli("channels")["channels"], [])
+
+    def test_a_channel_that_nobody_has_open_goes_with_what_is_in_it(self):
+        with serving() as daemon, contextlib.closing(Record(50)) as record:
+            Client(daemon, "send", record.path, 0, 50, 10).finish()
+            wait_until("its sender has gone", lambda: not channel_of(daemon)["clients"])
+            self.assertEqual(channel_of(daemon)["waiting_messages"], 50)
+            removed = daemon.cli("channels", "default", "--remove", "frames")
+            self.assertEqual((removed["opened_by"], removed["removed"]), (0, True))
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
 
 
 class Streams(unittest.TestCase):

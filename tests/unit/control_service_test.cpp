@@ -542,6 +542,67 @@ TEST_F(ControlServiceTest, remove_name_refuses_what_is_no_name) {
     EXPECT_THAT(pools_.calls(), ElementsAre("remove_name default " + std::string(47, '~')));
 }
 
+TEST_F(ControlServiceTest, list_channels_tells_how_full_each_is_and_whose_threads_it_has) {
+    v1::ListChannelsRequest request;
+    v1::ListChannelsResponse response;
+    ASSERT_TRUE(call(&v1::Control::Stub::ListChannels, request, &response).ok());
+    request.set_pool("default");
+    ASSERT_TRUE(call(&v1::Control::Stub::ListChannels, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("channels ", "channels default"));
+    ASSERT_EQ(response.channels_size(), 1);
+    const v1::Channel &channel = response.channels(0);
+    EXPECT_EQ(channel.pool(), "default");
+    EXPECT_EQ(channel.name(), "frames");
+    EXPECT_EQ(channel.client_id(), 21U);
+    EXPECT_EQ(channel.uid(), 1000U);
+    EXPECT_EQ(channel.state(), "open");
+    EXPECT_EQ(channel.stays(), "always");
+    EXPECT_EQ(channel.capacity_messages(), 1024U);
+    EXPECT_EQ(channel.burst_messages(), 32U);
+    EXPECT_EQ(channel.parties_most(), 16U);
+    EXPECT_EQ(channel.waiting_messages(), 900U);
+    EXPECT_EQ(channel.returned_messages(), 24U);
+    EXPECT_EQ(channel.waiting_bytes(), 924U * 4096);
+    EXPECT_EQ(channel.oldest_waits_for().seconds(), 75);
+    EXPECT_EQ(channel.sent_messages(), 5000U);
+    EXPECT_EQ(channel.received_messages(), 4100U);
+    EXPECT_EQ(channel.redelivered_messages(), 7U);
+    EXPECT_TRUE(channel.senders_sleep());
+    EXPECT_FALSE(channel.receivers_sleep());
+    EXPECT_EQ(channel.senders(), 3U) << "of both clients";
+    EXPECT_EQ(channel.receivers(), 2U);
+    ASSERT_EQ(channel.clients_size(), 2);
+    EXPECT_EQ(channel.clients(0).client_id(), 17U);
+    EXPECT_EQ(channel.clients(0).pid(), 4242U);
+    EXPECT_EQ(channel.clients(0).comm(), "relay");
+    EXPECT_EQ(channel.clients(0).opened(), 3U);
+    EXPECT_EQ(channel.clients(0).senders(), 2U);
+    EXPECT_EQ(channel.clients(0).receivers(), 1U);
+    EXPECT_EQ(channel.clients(1).comm(), "bad??[2Jname") << "a process's name may be no text";
+    request.set_pool("Not a name");
+    EXPECT_EQ(call(&v1::Control::Stub::ListChannels, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ControlServiceTest, remove_channel_passes_on_the_end_and_refuses_what_is_no_name) {
+    v1::RemoveChannelRequest request;
+    v1::RemoveChannelResponse response;
+    request.set_pool("default");
+    for (const std::string &bad : {std::string(), std::string("a b"), std::string(48, 'a')}) {
+        request.set_name(bad);
+        EXPECT_EQ(call(&v1::Control::Stub::RemoveChannel, request, &response).error_code(),
+                  grpc::StatusCode::INVALID_ARGUMENT)
+            << bad;
+    }
+    request.set_name("frames");
+    ASSERT_TRUE(call(&v1::Control::Stub::RemoveChannel, request, &response).ok());
+    EXPECT_EQ(response.opened_by(), 0U);
+    request.set_end(true);
+    ASSERT_TRUE(call(&v1::Control::Stub::RemoveChannel, request, &response).ok());
+    EXPECT_EQ(response.opened_by(), 2U);
+    EXPECT_THAT(pools_.calls(), ElementsAre("remove_channel default frames", "remove_channel default frames ends"));
+}
+
 TEST_F(ControlServiceTest, a_process_name_that_is_no_text_does_not_break_the_answer) {
     ClientStatus client = golden_client();
     client.comm = "bad\xff\x1b[2Jname";

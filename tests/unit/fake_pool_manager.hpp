@@ -122,6 +122,27 @@ inline ClientStatus golden_client() {
     return client;
 }
 
+inline ChannelStatus golden_channel() {
+    ChannelStatus channel;
+    channel.pool = "default";
+    channel.name = "frames";
+    channel.client_id = 21;
+    channel.uid = 1000;
+    channel.stays = "always";
+    channel.shape = {1024, 32, 16};
+    channel.figures.waiting = 900;
+    channel.figures.returned = 24;
+    channel.figures.messages = 924;
+    channel.figures.sent = 5000;
+    channel.figures.received = 4100;
+    channel.figures.redelivered = 7;
+    channel.figures.senders_sleep = true;
+    channel.waiting_bytes = 924 * 4096;
+    channel.oldest_waits_for = std::chrono::seconds{75};
+    channel.parties = {{17, 4242, "relay", 3, 2, 1}, {18, 4243, "bad\xff\x1b[2Jname", 1, 1, 1}};
+    return channel;
+}
+
 class FakePoolManager final : public PoolManager {
 public:
     std::vector<std::string> pool_names() override {
@@ -250,6 +271,18 @@ public:
         if (failure_) return Unexpected{*failure_};
         calls_.push_back("remove_name " + pool + " " + name.text().data());
         return {};
+    }
+    Answer<std::vector<ChannelStatus>> channels(const std::string &pool) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("channels " + pool);
+        return std::vector{golden_channel()};
+    }
+    Answer<std::uint32_t> remove_channel(const std::string &pool, const std::string &name, bool ends) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("remove_channel " + pool + " " + name + (ends ? " ends" : ""));
+        return ends ? 2U : 0U;
     }
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override {
         const std::scoped_lock lock{mutex_};

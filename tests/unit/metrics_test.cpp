@@ -180,6 +180,23 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_user(Metric::user_reserved_bytes), 6 * 4096);
 }
 
+TEST_F(MetricsTest, a_channel_has_its_fill_its_totals_and_its_parties) {
+    const auto of_channel = [this](Metric metric) {
+        return value(metric, {{"pool", "default"}, {"channel", "frames"}});
+    };
+    const auto parties = [this](const char *role) {
+        return value(Metric::channel_parties, {{"pool", "default"}, {"channel", "frames"}, {"role", role}});
+    };
+    EXPECT_EQ(of_channel(Metric::channel_waiting_messages), 924) << "those that come again wait as well";
+    EXPECT_EQ(of_channel(Metric::channel_capacity_messages), 1024);
+    EXPECT_EQ(of_channel(Metric::channel_oldest_seconds), 75);
+    EXPECT_EQ(of_channel(Metric::channel_sent_total), 5000);
+    EXPECT_EQ(of_channel(Metric::channel_received_total), 4100);
+    EXPECT_EQ(of_channel(Metric::channel_redelivered_total), 7);
+    EXPECT_EQ(parties("sender"), 3);
+    EXPECT_EQ(parties("receiver"), 2);
+}
+
 TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {
     EXPECT_EQ(
         value(Metric::client_info,

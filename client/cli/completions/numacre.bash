@@ -15,7 +15,7 @@ _numacre_column() {
 _numacre() {
     local current=${COMP_WORDS[COMP_CWORD]}
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local verbs="status pools clients names nodes resize create get set delete drain evict quota reserve stats"
+    local verbs="status pools clients channels names nodes resize create get set delete drain evict quota reserve stats"
     verbs+=" buddyinfo extfrag map top doctor advise bench"
     local options="--runtime-dir --json --ascii --timeout --help"
     local verb="" word i words="" first=""
@@ -73,6 +73,7 @@ _numacre() {
 
     case $verb in
         clients) options+=" --blocks --client --limit" ;;
+        channels) options+=" --remove --force --interval" ;;
         names) options+=" --remove" ;;
         resize) options+=" --node --dry-run" ;;
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
@@ -101,10 +102,10 @@ _numacre() {
     fi
     if ((positionals == 0)); then
         case $verb in
-            clients | names | resize | get | set | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
+            clients | channels | names | resize | get | set | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
                 words=$(_numacre_column pools)
                 [[ $verb == bench ]] && words+=" replay" ;;
-            evict | quota | reserve) words=$(_numacre_column clients) ;;
+            evict | quota | reserve) words=$(_numacre_column clients | grep '^[0-9]') ;;  # not the line about channels
         esac
     elif [[ $verb == get ]] && ((positionals == 1)); then
         words=$(_numacre_column get "$first")

@@ -256,6 +256,41 @@ v1::BoundName to_proto(const NameStatus &name) {
     return proto;
 }
 
+v1::Channel to_proto(const ChannelStatus &channel) {
+    const ChannelFigures &figures = channel.figures;
+    v1::Channel proto;
+    proto.set_pool(channel.pool);
+    proto.set_name(channel.name);
+    proto.set_client_id(channel.client_id);
+    proto.set_uid(channel.uid);
+    proto.set_state(figures.has_ended ? "ended" : "open");
+    proto.set_stays(channel.stays);
+    proto.set_capacity_messages(channel.shape.capacity);
+    proto.set_burst_messages(channel.shape.burst);
+    proto.set_parties_most(channel.shape.parties);
+    proto.set_waiting_messages(figures.waiting);
+    proto.set_returned_messages(figures.returned);
+    proto.set_waiting_bytes(channel.waiting_bytes);
+    if (channel.oldest_waits_for) proto.mutable_oldest_waits_for()->set_seconds(channel.oldest_waits_for->count());
+    proto.set_sent_messages(figures.sent);
+    proto.set_received_messages(figures.received);
+    proto.set_redelivered_messages(figures.redelivered);
+    proto.set_receivers_sleep(figures.receivers_sleep);
+    proto.set_senders_sleep(figures.senders_sleep);
+    for (const ChannelParty &party : channel.parties) {
+        v1::ChannelClient &added = *proto.add_clients();
+        added.set_client_id(party.client_id);
+        added.set_pid(party.pid);
+        added.set_comm(printable(party.comm));
+        added.set_opened(party.opened);
+        added.set_senders(party.senders);
+        added.set_receivers(party.receivers);
+        proto.set_senders(proto.senders() + party.senders);
+        proto.set_receivers(proto.receivers() + party.receivers);
+    }
+    return proto;
+}
+
 v1::ResizeProgress to_proto(const ResizeStep &step) {
     v1::ResizeProgress proto;
     proto.set_online_bytes(step.online_bytes);

@@ -142,6 +142,26 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
                                                     client.pool, id);
 }
 
+// A pool has kChannels channels at most, which bounds the series.
+void add_channel(Scrape &scrape, const ChannelStatus &channel) {
+    const ChannelFigures &figures = channel.figures;
+    std::uint64_t senders = 0, receivers = 0;
+    for (const ChannelParty &party : channel.parties) {
+        senders += party.senders;
+        receivers += party.receivers;
+    }
+    const std::string name = printable(channel.name);
+    scrape.add<Metric::channel_waiting_messages>(figures.waiting + figures.returned, channel.pool, name);
+    scrape.add<Metric::channel_capacity_messages>(channel.shape.capacity, channel.pool, name);
+    scrape.add<Metric::channel_oldest_seconds>(channel.oldest_waits_for.value_or(std::chrono::seconds{0}).count(),
+                                               channel.pool, name);
+    scrape.add<Metric::channel_parties>(senders, channel.pool, name, "sender");
+    scrape.add<Metric::channel_parties>(receivers, channel.pool, name, "receiver");
+    scrape.add<Metric::channel_sent_total>(figures.sent, channel.pool, name);
+    scrape.add<Metric::channel_received_total>(figures.received, channel.pool, name);
+    scrape.add<Metric::channel_redelivered_total>(figures.redelivered, channel.pool, name);
+}
+
 }  // namespace
 
 std::vector<prometheus::MetricFamily> Collector::Collect() const {
@@ -168,6 +188,8 @@ std::vector<prometheus::MetricFamily> Collector::scan() const {
     }
     if (const auto clients = pools_.clients(""))
         for (const ClientStatus &client : *clients) add_client(scrape, client);
+    if (const auto channels = pools_.channels(""))
+        for (const ChannelStatus &channel : *channels) add_channel(scrape, channel);
 
     const DaemonTotals totals = pools_.totals();
     scrape.add<Metric::log_messages_dropped_total>(totals.log_messages_dropped);

@@ -4,7 +4,7 @@
 // Each part has its own lock, or says whose it needs; here stands what takes several of them.
 //
 // Locks, in the order in which they are taken: change_mutex_, reserve_mutex_, the records' mutex, that of one other
-// part.
+// part. channels_mutex_ is taken with none of them held, and before that of a part.
 #pragma once
 
 #include <algorithm>
@@ -263,6 +263,10 @@ public:
     // These read the shared metadata beside running clients, and take as long as there is metadata.
     PoolStatus status();
     std::vector<ClientStatus> client_statuses();
+    // The channels, by name, within the patience of status_in_time(). channel_statuses() reads the channels' memory
+    // only: as long as there are messages, and no longer if somebody has scribbled.
+    Answer<std::vector<ChannelStatus>> channel_statuses_in_time();
+    std::vector<ChannelStatus> channel_statuses();
     // Only for take_news().
     void look_at_use();
     // The oldest of the blocks in use, at most `limit` in all. client_id 0: everybody's.
@@ -303,6 +307,9 @@ public:
     Answer<void> close_channel(const Client &client, const std::string &name);
     // The channel goes when nobody has it open any more.
     Answer<void> remove_channel(const Client &client, const std::string &name);
+    // Likewise for an operator, whoever has made it. ends: also ends the stream, and wakes all who wait in it. The
+    // answer: how many clients have it open.
+    Answer<std::uint32_t> remove_channel(const std::string &name, bool ends);
     // The seats of channels that nobody has open, and that do not stay: to be reaped, as those of clients. A channel
     // whose seat has gone is forgotten.
     std::vector<Client> take_unused_channels();
@@ -388,6 +395,10 @@ private:
     Answer<LedgerChannel *> make_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
     void bind_channel(const LedgerChannel &channel, const ChannelWish &wish);
     bool stays_alone(const LedgerChannel &channel) const;
+    ChannelStatus status_of(const LedgerChannel &channel, std::span<const Client> clients) const
+        NUMACRE_REQUIRES(channels_mutex_);
+    // How often the client has the channel open.
+    std::uint32_t opened_by(const Client &client, const LedgerChannel &channel) const;
     // Finishes the errands of the dead in channels. Returns those whose blocks have to wait. Before their blocks
     // are reclaimed.
     std::vector<ProcessSlot> recover_parties(std::span<const Departed> departed);
@@ -423,6 +434,9 @@ private:
 
     Mutex change_mutex_;
     Mutex reserve_mutex_;
+    // Which channels there are, and their entries in the ledger: held by the worker's thread while it changes that, and
+    // by who reads it on another thread, for as long as it looks at a channel's memory.
+    Mutex channels_mutex_;
     ClientTable clients_;
     PoolLimits limits_;
     FreeMemoryWatch free_memory_;
@@ -442,6 +456,7 @@ private:
     // Last: what they do uses the others. The sizer posts to the worker and waits for it.
     Look<PoolStatus> status_look_{look_worker_, [this] { return status(); }};
     Look<std::vector<ClientStatus>> clients_look_{look_worker_, [this] { return client_statuses(); }};
+    Look<std::vector<ChannelStatus>> channels_look_{look_worker_, [this] { return channel_statuses(); }};
     Worker look_worker_{"numacred-look"};
     Worker record_worker_{"numacred-record"};
     Worker worker_;

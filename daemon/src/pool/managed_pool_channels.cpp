@@ -1,5 +1,6 @@
 // The channels of a pool (shm/channel/): which there are, who has them open, and what becomes of dead parties. The
-// ledger says so, and shared memory is never asked. The worker's thread only.
+// ledger says so, and shared memory is never asked. The worker's thread only, but for the figures that people ask for.
+#include <algorithm>
 #include <climits>
 #include <cstring>
 #include <string>
@@ -9,8 +10,10 @@
 #include "base/bytes.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/channel/area.hpp"
+#include "numacre/shm/channel/figures.hpp"
 #include "numacre/shm/channel/recovery.hpp"
 #include "os/log.hpp"
+#include "pool/look_limits.hpp"
 #include "pool/managed_pool.hpp"
 
 namespace numacre::daemon {
@@ -49,6 +52,26 @@ std::string describe(NameKind kind) {
             break;
     }
     return "nothing";
+}
+
+const char *stays_name(ChannelStays stays) {
+    switch (stays) {
+        case ChannelStays::while_needed:
+            return "while needed";
+        case ChannelStays::always:
+            return "always";
+        case ChannelStays::no:
+            return "removed";
+    }
+    return "unknown";
+}
+
+void wake_all(const ChannelView<ProductionEnv> &view) {
+    for (auto sleepers :
+         {Sleepers<ProductionEnv>::on_messages(*view.header), Sleepers<ProductionEnv>::on_room(*view.header)}) {
+        sleepers.call();
+        os::futex_wake(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), INT_MAX);
+    }
 }
 
 }  // namespace
@@ -136,18 +159,22 @@ Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const Ch
     maker.comm = wish.name.substr(0, sizeof LedgerClient::comm - 1);
     auto seated = seat(channel_id, std::move(maker), wire::Tier::channel);
     if (!seated) return Unexpected{seated.error()};
-    unused->uid = client.peer.uid;
-    unused->slot = seated->slot.value;
-    unused->stays.store(wish.stays ? ChannelStays::always : ChannelStays::while_needed, std::memory_order_relaxed);
-    unused->shape = shape;
-    unused->offset = offset;
-    std::memset(unused->name, 0, sizeof unused->name);
-    wish.name.copy(unused->name, sizeof unused->name - 1);
-    const auto view = view_of(*unused);
-    std::memset(static_cast<void *>(view.header), 0, bytes);
-    format_channel(view);
-    // A channel whose maker died before this store is one that nobody has: its seat goes (take_unused_channels()).
-    unused->client_id.store(channel_id, std::memory_order_release);
+    {
+        // Somebody may be looking at the channel that was here before.
+        const MutexLock lock(channels_mutex_);
+        unused->uid = client.peer.uid;
+        unused->slot = seated->slot.value;
+        unused->stays.store(wish.stays ? ChannelStays::always : ChannelStays::while_needed, std::memory_order_relaxed);
+        unused->shape = shape;
+        unused->offset = offset;
+        std::memset(unused->name, 0, sizeof unused->name);
+        wish.name.copy(unused->name, sizeof unused->name - 1);
+        const auto view = view_of(*unused);
+        std::memset(static_cast<void *>(view.header), 0, bytes);
+        format_channel(view);
+        // A channel whose maker died before this store is one that nobody has: its seat goes (take_unused_channels()).
+        unused->client_id.store(channel_id, std::memory_order_release);
+    }
     bind_channel(*unused, wish);
     log::info("channel made", {{"pool", name()}, {"channel", wish.name}, {"shape", text_of(shape)}});
     return unused;
@@ -192,6 +219,77 @@ Answer<void> ManagedPool::remove_channel(const Client &client, const std::string
     return {};
 }
 
+Answer<std::uint32_t> ManagedPool::remove_channel(const std::string &name, bool ends) {
+    LedgerChannel *const channel = find_channel(name);
+    if (channel == nullptr) return Unexpected{no_such_channel(name, "nothing has been removed")};
+    channel->stays.store(ChannelStays::no, std::memory_order_release);
+    if (ends) {
+        const auto view = view_of(*channel);
+        std::vector<Buddy<ProductionEnv>> all = buddies();
+        Channel<ProductionEnv, ChannelNodes>{view, ProcessSlot{channel->slot}, ChannelNodes{&all}}.close();
+        wake_all(view);
+    }
+    const std::vector<Client> clients = clients_.all();
+    return static_cast<std::uint32_t>(
+        std::ranges::count_if(clients, [&](const Client &client) { return opened_by(client, *channel) != 0; }));
+}
+
+std::uint32_t ManagedPool::opened_by(const Client &client, const LedgerChannel &channel) const {
+    if (client.tier == wire::Tier::channel) return 0;
+    // relaxed: the worker's own, or a figure.
+    return ledger_.clients()[client.slot.value].channels[&channel - ledger_.channels().data()].load(
+        std::memory_order_relaxed);
+}
+
+Answer<std::vector<ChannelStatus>> ManagedPool::channel_statuses_in_time() {
+    const auto seen = channels_look_.take(kLookPatience);
+    if (!seen.found) return Unexpected{cannot_be_looked_at(name())};
+    return *seen.found;
+}
+
+std::vector<ChannelStatus> ManagedPool::channel_statuses() {
+    std::vector<ChannelStatus> statuses;
+    const std::vector<Client> clients = clients_.all();
+    for (const LedgerChannel &channel : ledger_.channels()) {
+        // One at a time: the worker waits for no more than one of them.
+        const MutexLock lock(channels_mutex_);
+        if (channel.client_id.load(std::memory_order_acquire) != 0) statuses.push_back(status_of(channel, clients));
+    }
+    std::ranges::sort(statuses, {}, &ChannelStatus::name);
+    return statuses;
+}
+
+ChannelStatus ManagedPool::status_of(const LedgerChannel &channel, std::span<const Client> clients) const {
+    ChannelStatus status;
+    status.pool = description_.name();
+    status.name = channel.name;
+    // relaxed: figures for people.
+    status.client_id = channel.client_id.load(std::memory_order_relaxed);
+    status.uid = channel.uid;
+    status.stays = stays_name(channel.stays.load(std::memory_order_relaxed));
+    status.shape = channel.shape;
+    const auto view = view_of(channel);
+    std::vector<Buddy<ProductionEnv>> all = buddies();
+    status.figures = look_at_channel(view, ProcessSlot{channel.slot}, ChannelNodes{&all});
+    status.waiting_bytes = geometry_.bytes_of(status.figures.frames);
+    if (status.figures.messages != 0) status.oldest_waits_for = held_for(status.figures.oldest, ledger_.age());
+    // Which clients have it open is in the ledger. What their threads are, they say themselves.
+    for (const Client &client : clients) {
+        const std::uint32_t opened = opened_by(client, channel);
+        if (opened == 0 || has_departed(client)) continue;
+        ChannelParty &party =
+            status.parties.emplace_back(ChannelParty{client.id, client.peer.pid, client.peer.comm, opened, 0, 0});
+        for (std::uint32_t slot = 1; slot <= view.shape.parties; ++slot) {
+            const PartyOwner owner{view.parties[slot].owner.load(std::memory_order_relaxed)};
+            if (!owner.in_use() || owner.process() != client.slot) continue;
+            party.senders += owner.sends() ? 1 : 0;
+            party.receivers += owner.receives() ? 1 : 0;
+        }
+    }
+    std::ranges::sort(status.parties, {}, &ChannelParty::client_id);
+    return status;
+}
+
 std::vector<Client> ManagedPool::take_unused_channels() {
     std::vector<Client> unused;
     const auto channels = ledger_.channels();
@@ -201,18 +299,17 @@ std::vector<Client> ManagedPool::take_unused_channels() {
         if (id == 0) continue;
         const auto seat = clients_.at(ProcessSlot{channel.slot});
         // Its seat has gone, and its blocks with it.
-        if (!seat || seat->id != id) channel.client_id.store(0, std::memory_order_release);
+        if (!seat || seat->id != id) {
+            const MutexLock lock(channels_mutex_);
+            channel.client_id.store(0, std::memory_order_release);
+        }
     }
     for (const Client &client : clients) {
         if (client.tier != wire::Tier::channel || has_departed(client)) continue;
         const auto channel = std::ranges::find_if(channels, [&](const LedgerChannel &each) {
             return each.client_id.load(std::memory_order_relaxed) == client.id;
         });
-        const auto has_it_open = [&](const Client &other) {
-            return other.tier != wire::Tier::channel &&
-                   ledger_.clients()[other.slot.value].channels[channel - channels.begin()].load(
-                       std::memory_order_relaxed) != 0;
-        };
+        const auto has_it_open = [&](const Client &other) { return opened_by(other, *channel) != 0; };
         const bool is_used =
             channel != channels.end() && (stays_alone(*channel) || std::ranges::any_of(clients, has_it_open));
         if (!is_used) unused.push_back(client);
@@ -244,11 +341,7 @@ std::vector<ProcessSlot> ManagedPool::recover_parties(std::span<const Departed> 
             if (recovery.recover_process(one.process, age_now(), is_dead) == RecoveryStep::blocked)
                 blocked.push_back(one.process);
         // The dead may have been about to wake somebody; and both sides look whether all of the others have gone.
-        for (auto sleepers :
-             {Sleepers<ProductionEnv>::on_messages(*view.header), Sleepers<ProductionEnv>::on_room(*view.header)}) {
-            sleepers.call();
-            os::futex_wake(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), INT_MAX);
-        }
+        wake_all(view);
     }
     return blocked;
 }

@@ -11,14 +11,12 @@
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "numacre/shm/walk.hpp"
+#include "pool/look_limits.hpp"
 #include "pool/managed_pool.hpp"
 
 namespace numacre::daemon {
 
 namespace {
-
-// A caller that asks about all pools, as a scrape does, has ten seconds altogether.
-constexpr std::chrono::milliseconds kLookPatience{2000};
 
 // A walk that only asks for blocks that are held.
 template <class Visit>
@@ -31,20 +29,8 @@ struct HeldScan {
     void damaged(Block) {}
 };
 
-// At least so long: from the end of the while that the code stands for.
-std::chrono::seconds held_for(PoolAge since, std::chrono::seconds age_of_pool) {
-    const auto age = static_cast<std::uint64_t>(age_of_pool.count());
-    return std::chrono::seconds(age > since.last_second() ? age - since.last_second() : 0);
-}
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-Failure cannot_be_looked_at(const std::string &pool) {
-    return {Errc::timed_out, "pool \"" + pool +
-                                 "\" cannot be looked at: the kernel makes the daemon wait for the pool's files; evict "
-                                 "the client that keeps them busy"};
 }
 
 }  // namespace

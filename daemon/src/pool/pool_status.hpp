@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine.hpp"
+#include "numacre/shm/channel/figures.hpp"
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/layout.hpp"
 #include "numacre/shm/names.hpp"
@@ -73,6 +74,27 @@ struct PoolStatus {
 struct NameStatus {
     std::string pool;
     NameEntry entry;
+};
+
+// A client that has a channel open.
+struct ChannelParty {
+    std::uint32_t client_id = 0, pid = 0;
+    std::string comm;
+    std::uint32_t opened = 0;                  // handles of the channel that it has
+    std::uint32_t senders = 0, receivers = 0;  // of its threads; one may be both
+};
+
+// A channel of a pool. Name, sizes and clients are from the ledger, the figures from shared memory.
+struct ChannelStatus {
+    std::string pool, name;
+    std::uint32_t client_id = 0;  // of its seat
+    std::uint32_t uid = 0;        // of the user that has made it
+    std::string stays;            // "while needed", "always", "removed"
+    ChannelShape shape;
+    ChannelFigures figures;
+    std::uint64_t waiting_bytes = 0;                       // of the blocks of all messages that wait
+    std::optional<std::chrono::seconds> oldest_waits_for;  // a lower bound; nothing: no message waits
+    std::vector<ChannelParty> parties;                     // by client id
 };
 
 // Reason for which blocks of a client in quarantine wait.

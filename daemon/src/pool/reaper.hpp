@@ -35,7 +35,8 @@ public:
     // The pool's treatment of dead clients' blocks has changed: some that are in quarantine may be due. Any thread.
     void look_at_seized(const std::shared_ptr<ManagedPool> &pool);
 
-    // Reaps the channels of the pool that nobody has open any more. After a client has closed one, or has gone.
+    // Reaps the channels of the pool that nobody has open any more. After a client has closed one, or has gone; or one
+    // has been removed. Any thread.
     void end_channels(const std::shared_ptr<ManagedPool> &pool);
 
     // Looks after the pool's drained units for as long as there are any. Any thread.

@@ -194,12 +194,9 @@ public:
         return find_room(Ring<Env>{view_.ring}, count, at, total) != SendResult::full;
     }
     // Messages in the ring, as seen at about this moment.
-    std::uint32_t fill() const {
-        const Ring<Env> ring{view_.ring};
-        const auto tail = ring.find_tail();
-        if (tail.found == Ring<Env>::Found::scribbled) return 0;
-        return waiting(tail.sent, ring.find_head());
-    }
+    std::uint32_t fill() const { return fill_of(view_.ring); }
+    // ... and those that a receiver had when it died, and that others receive first.
+    std::uint32_t returned() const { return fill_of(view_.returned); }
 
     const ChannelView<Env> &view() const { return view_; }
 
@@ -209,6 +206,12 @@ private:
 
     static bool has_messages_in(const RingView<Env> &view) {
         return Ring<Env>{view}.find_head().found != Found::nothing;
+    }
+
+    static std::uint32_t fill_of(const RingView<Env> &view) {
+        const Ring<Env> ring{view};
+        const Place tail = ring.find_tail();
+        return tail.found == Found::scribbled ? 0 : waiting(tail.sent, ring.find_head());
     }
 
     // Of `sent` messages, those that had not been received when the head was found.

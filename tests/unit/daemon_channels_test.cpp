@@ -1,0 +1,188 @@
+// What the daemon tells of a pool's channels, and how an operator removes one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "managed_pool_fixture.hpp"
+#include "numacre/shm/channel/channel.hpp"
+
+namespace numacre::daemon {
+namespace {
+
+class PoolWithChannels : public ManagedPoolTest {
+protected:
+    struct OneNode {
+        Buddy<ProductionEnv> *buddy;
+        Buddy<ProductionEnv> &at(std::uint32_t) const { return *buddy; }
+        std::uint32_t count() const { return 1; }
+    };
+    using TheChannel = Channel<ProductionEnv, OneNode>;
+
+    Client client_of(Actor actor) { return *pool_->client_at(actor.process); }
+    ManagedPool::OpenChannel open(Actor actor, const std::string &name, bool stays = false) {
+        ChannelWish wish;
+        wish.name = name;
+        wish.capacity = 8;
+        wish.burst = 4;
+        wish.parties = 3;
+        wish.stays = stays;
+        const std::uint32_t id = next_id_++;
+        auto opened = pool_->worker().run([&] { return pool_->open_channel(client_of(actor), wish, id); });
+        EXPECT_TRUE(opened) << opened.error().message;
+        return *opened;
+    }
+    void close(Actor actor, const std::string &name) {
+        EXPECT_TRUE(pool_->worker().run([&] { return pool_->close_channel(client_of(actor), name); }));
+    }
+    Answer<std::uint32_t> remove(const std::string &name, bool ends) {
+        return pool_->worker().run([&] { return pool_->remove_channel(name, ends); });
+    }
+    std::size_t unused() {
+        return pool_->worker().run([&] { return pool_->take_unused_channels().size(); });
+    }
+    ChannelView<ProductionEnv> view_of(const ManagedPool::OpenChannel &channel) {
+        const auto layout = PoolLayout<ProductionEnv>::of(pool_->process_slots(), pool_->thread_slots());
+        auto *const area = static_cast<std::byte *>(pool_->pool_region().address()) + layout.channels;
+        return ChannelView<ProductionEnv>::at(area + channel.offset, channel.shape);
+    }
+    TheChannel channel_of(const ManagedPool::OpenChannel &channel) {
+        return {view_of(channel), channel.seat, OneNode{&*buddy_}};
+    }
+    SendResult send(const ManagedPool::OpenChannel &channel, std::uint32_t party, unsigned count) {
+        std::vector<BlockPlace> places;
+        for (unsigned i = 0; i < count; ++i) places.push_back({kNode, allocate(8192).base});
+        unsigned refused = 0;
+        return channel_of(channel).send(party, actor_, places.data(), count, {}, refused);
+    }
+    ChannelStatus status(const std::string &name) {
+        const auto all = pool_->channel_statuses_in_time();
+        EXPECT_TRUE(all);
+        const auto found = std::ranges::find(*all, name, &ChannelStatus::name);
+        if (found == all->end()) {
+            ADD_FAILURE() << "no channel " << name;
+            return {};
+        }
+        return *found;
+    }
+    void SetUp() override {
+        ManagedPoolTest::SetUp();
+        other_ = seat(2, 1000);
+        buddy_.emplace(buddy());
+    }
+
+    Actor other_;
+    std::optional<Buddy<ProductionEnv>> buddy_;
+
+private:
+    std::uint32_t next_id_ = 100;
+};
+
+TEST_F(PoolWithChannels, tells_how_full_each_is_and_whose_threads_it_has) {
+    EXPECT_TRUE(pool_->channel_statuses_in_time()->empty());
+    (void)open(other_, "zebra", true);
+    const auto frames = open(other_, "frames");
+    (void)open(actor_, "frames");
+    (void)open(actor_, "frames");
+    const std::uint32_t sender = channel_of(frames).join(actor_.process, PartyOwner::kSends);
+    (void)channel_of(frames).join(actor_.process, PartyOwner::kSends | PartyOwner::kReceives);
+    (void)channel_of(frames).join(other_.process, PartyOwner::kReceives);
+    ASSERT_EQ(send(frames, sender, 3), SendResult::sent);
+    ASSERT_EQ(send(frames, sender, 4), SendResult::sent);
+    const auto all = pool_->channel_statuses_in_time();
+    ASSERT_TRUE(all);
+    ASSERT_EQ(all->size(), 2U);
+    EXPECT_EQ(all->back().name, "zebra") << "by name";
+    EXPECT_EQ(all->back().stays, "always");
+    EXPECT_FALSE(all->back().oldest_waits_for);
+    const ChannelStatus &status = all->front();
+    EXPECT_EQ(status.pool, pool_->name());
+    EXPECT_EQ(status.uid, 1000U) << "who has made it";
+    EXPECT_EQ(status.stays, "while needed");
+    EXPECT_EQ(status.shape, (ChannelShape{8, 4, 3}));
+    EXPECT_EQ(status.figures.waiting, 7U);
+    EXPECT_EQ(status.figures.sent, 7U);
+    EXPECT_EQ(status.waiting_bytes, 7U * 8192);
+    EXPECT_TRUE(status.oldest_waits_for);
+    EXPECT_FALSE(status.figures.has_ended);
+    ASSERT_EQ(status.parties.size(), 2U);
+    EXPECT_EQ(status.parties[0].client_id, 1U);
+    EXPECT_EQ(status.parties[0].opened, 2U);
+    EXPECT_EQ(status.parties[0].senders, 2U);
+    EXPECT_EQ(status.parties[0].receivers, 1U);
+    EXPECT_EQ(status.parties[1].client_id, 2U);
+    EXPECT_EQ(status.parties[1].senders, 0U);
+    EXPECT_EQ(status.parties[1].receivers, 1U);
+}
+
+// Names, sizes, seats and clients are the ledger's; a party is only a client's that has the channel open.
+TEST_F(PoolWithChannels, words_that_somebody_has_scribbled_over_make_figures_wrong_and_nothing_else) {
+    const auto frames = open(actor_, "frames");
+    const auto view = view_of(frames);
+    const std::uint64_t words = ChannelLayout<ProductionEnv>::of(frames.shape).bytes / sizeof(std::uint64_t);
+    auto *const memory = reinterpret_cast<std::atomic<std::uint64_t> *>(view.header);
+    for (const std::uint64_t value : {~std::uint64_t{0}, std::uint64_t{0x0101010101010101}, std::uint64_t{1} << 16}) {
+        for (std::uint64_t word = 0; word < words; ++word) memory[word].store(value);
+        const ChannelStatus found = status("frames");
+        EXPECT_LE(found.figures.waiting, 8U);
+        EXPECT_LE(found.figures.returned, 12U);
+        EXPECT_EQ(found.waiting_bytes, 0U) << "no block is the channel's";
+        EXPECT_EQ(found.shape, (ChannelShape{8, 4, 3}));
+        ASSERT_EQ(found.parties.size(), 1U) << "of those that have it open";
+        EXPECT_EQ(found.parties[0].client_id, 1U);
+    }
+}
+
+TEST_F(PoolWithChannels, one_that_is_removed_goes_when_nobody_has_it_open_with_what_is_in_it) {
+    const auto frames = open(actor_, "frames", true);
+    const std::uint32_t sender = channel_of(frames).join(actor_.process, PartyOwner::kSends);
+    ASSERT_EQ(send(frames, sender, 1), SendResult::sent);
+    const auto removed = remove("frames", false);
+    ASSERT_TRUE(removed);
+    EXPECT_EQ(*removed, 1U);
+    EXPECT_EQ(status("frames").stays, "removed");
+    EXPECT_FALSE(status("frames").figures.has_ended);
+    EXPECT_EQ(send(frames, sender, 1), SendResult::sent) << "its programs go on";
+    EXPECT_EQ(unused(), 0U);
+    close(actor_, "frames");
+    EXPECT_EQ(unused(), 1U);
+    const auto again = remove("others", false);
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().code, Errc::no_such_pool);
+}
+
+TEST_F(PoolWithChannels, one_that_is_ended_refuses_sends_and_wakes_all_who_wait) {
+    const auto frames = open(actor_, "frames");
+    const std::uint32_t sender = channel_of(frames).join(actor_.process, PartyOwner::kSends);
+    ASSERT_EQ(send(frames, sender, 2), SendResult::sent);
+    auto receivers = Sleepers<ProductionEnv>::on_messages(*view_of(frames).header);
+    const std::uint32_t signal = receivers.announce();
+    EXPECT_TRUE(status("frames").figures.receivers_sleep);
+    ASSERT_TRUE(remove("frames", true));
+    EXPECT_NE(receivers.signal().load(), signal);
+    EXPECT_FALSE(status("frames").figures.receivers_sleep);
+    EXPECT_TRUE(status("frames").figures.has_ended);
+    EXPECT_EQ(send(frames, sender, 1), SendResult::closed);
+    EXPECT_EQ(status("frames").figures.waiting, 2U) << "receivers get what is there";
+}
+
+TEST_F(PoolWithChannels, a_restart_of_the_daemon_changes_no_figure) {
+    const auto frames = open(actor_, "frames", true);
+    const std::uint32_t sender = channel_of(frames).join(actor_.process, PartyOwner::kSends);
+    ASSERT_EQ(send(frames, sender, 4), SendResult::sent);
+    const ChannelStatus before = status("frames");
+    ASSERT_NO_FATAL_FAILURE(restart());
+    const ChannelStatus after = status("frames");
+    EXPECT_EQ(after.client_id, before.client_id);
+    EXPECT_EQ(after.stays, "always");
+    EXPECT_EQ(after.figures.sent, 4U);
+    EXPECT_EQ(after.figures.waiting, 4U);
+}
+
+}  // namespace
+}  // namespace numacre::daemon
