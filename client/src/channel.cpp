@@ -12,6 +12,7 @@
 #include "engine.hpp"
 #include "errors.hpp"
 #include "numacre/os/kernel.hpp"
+#include "numacre/shm/channel/bells.hpp"
 #include "place.hpp"
 #include "pool.hpp"
 #include "private_channels.hpp"
@@ -32,14 +33,6 @@ using ChannelSleepers = Sleepers<Env>;
 
 }  // namespace
 }  // namespace numacre::client
-
-struct numacre_channel {
-    numacre_pool *pool;
-    numacre::client::PoolChannel channel;
-    std::uint32_t party;
-    numacre::engine::ProcessSlot seat;
-    char name[numacre::engine::kChannelNameBytes];
-};
 
 using namespace numacre;
 using namespace numacre::client;
@@ -130,8 +123,15 @@ ChannelSleepers on_messages(numacre_channel *channel) {
 ChannelSleepers on_room(numacre_channel *channel) {
     return ChannelSleepers::on_room(*channel->channel.view().header);
 }
+// After a change of the ring.
+void ring_watchers(numacre_channel *channel, std::uint64_t what) {
+    if (Bells<Env>{channel->channel.view()}.has_watchers(what) || channel->bells.asking != 0) [[unlikely]]
+        ring_bells(channel, what);
+}
 // The state of the channel has changed, and both sides look at it.
 void call_all(numacre_channel *channel) {
+    ring_watchers(channel, ArmedWord::kMessages);
+    ring_watchers(channel, ArmedWord::kRoom);
     for (ChannelSleepers sleepers : {on_messages(channel), on_room(channel)}) {
         sleepers.call();
         wake_all(sleepers.signal());
@@ -221,6 +221,7 @@ int send_once(numacre_channel *channel, void *const *blocks, unsigned count) {
         switch (result) {
             case SendResult::sent:
                 wake_if_asleep(on_messages(channel));
+                ring_watchers(channel, ArmedWord::kMessages);
                 return 0;
             case SendResult::published:
                 if (!withdraw(pool, blocks[refused])) return not_owned(pool, blocks[refused], "numacre_send");
@@ -295,6 +296,7 @@ int receive_once(numacre_channel *channel, void **blocks, unsigned most, unsigne
             *count = received.count;
             if (redelivered != nullptr) *redelivered = received.is_redelivered ? 1 : 0;
             wake_if_asleep(on_room(channel));
+            ring_watchers(channel, ArmedWord::kRoom);
             return 0;
         }
         if (received.result == ReceiveResult::scribbled) return fail_scribbled();
@@ -370,7 +372,7 @@ extern "C" int numacre_channel_open(numacre_pool *pool, const char *name, const 
         return fail_without_memory("no memory for a channel's handle");
     }
     auto *const handle = new (memory) numacre_channel{
-        pool, PoolChannel{view_of(pool, found), found.seat, ChannelNodes{pool}}, kDaemonParty, found.seat, {}};
+        pool, PoolChannel{view_of(pool, found), found.seat, ChannelNodes{pool}}, kDaemonParty, found.seat, {}, {}};
     std::memcpy(handle->name, name, strlen(name) + 1);
     const bool sends = (wanted.flags & NUMACRE_CHANNEL_SENDS) != 0;
     const bool receives = (wanted.flags & NUMACRE_CHANNEL_RECEIVES) != 0;
@@ -392,8 +394,14 @@ extern "C" int numacre_channel_close(numacre_channel *channel) {
     if (channel == nullptr) return 0;
     numacre_pool *const pool = channel->pool;
     if (pool->fork_generation != fork_generation()) return fail_forked();
-    channel->channel.leave(channel->party);
-    call_all(channel);
+    {
+        const NotCancelled not_cancelled;
+        Bells<Env>{channel->channel.view()}.remove(channel->party);
+        channel->channel.leave(channel->party);
+        channel->party = kDaemonParty;  // the slot may be another's by now, who is to be rung like all others
+        call_all(channel);
+        close_bells(channel);
+    }
     give_back(pool, channel->name);
     os::munmap(channel, sizeof(numacre_channel));
     return 0;

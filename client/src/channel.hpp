@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "bells.hpp"
 #include "engine.hpp"
 #include "numacre/numacre.h"
 #include "numacre/shm/channel/area.hpp"
@@ -39,3 +40,12 @@ inline ChannelView<Env> view_of(const numacre_pool *pool, const ChannelPlace &pl
 }
 
 }  // namespace numacre::client
+
+struct numacre_channel {
+    numacre_pool *pool;
+    numacre::client::PoolChannel channel;
+    std::uint32_t party;
+    numacre::engine::ProcessSlot seat;
+    char name[numacre::engine::kChannelNameBytes];
+    numacre::client::HandleBells bells{};
+};

@@ -26,9 +26,10 @@ int no_place() {
                 static_cast<int>(kConnectSeconds));
 }
 
-// On a connection that stands.
-int ask(int connection, const void *request, std::size_t request_bytes, wire::MessageType type, void *reply,
-        std::size_t reply_bytes, int *fd, unsigned seconds) {
+}  // namespace
+
+int ask_on(int connection, const void *request, std::size_t request_bytes, wire::MessageType type, void *reply,
+           std::size_t reply_bytes, int *fd, unsigned seconds) {
     const Deadline deadline{seconds};
     // EPIPE: as in an attach, a refusal can then still be read.
     if (!send_by(deadline, connection, request, request_bytes) && errno != EPIPE)
@@ -65,8 +66,6 @@ int ask(int connection, const void *request, std::size_t request_bytes, wire::Me
     return error;
 }
 
-}  // namespace
-
 int ask_daemon(const char *runtime_dir, const void *request, std::size_t request_bytes, wire::MessageType type,
                void *reply, std::size_t reply_bytes, int *fd, unsigned seconds) {
     sockaddr_un daemon{};
@@ -74,7 +73,7 @@ int ask_daemon(const char *runtime_dir, const void *request, std::size_t request
     const int connection = make_socket();
     if (connection < 0) return connection;
     int error = connect_socket(connection, daemon);
-    if (error == 0) error = ask(connection, request, request_bytes, type, reply, reply_bytes, fd, seconds);
+    if (error == 0) error = ask_on(connection, request, request_bytes, type, reply, reply_bytes, fd, seconds);
     os::close(connection);
     return error;
 }

@@ -18,6 +18,9 @@ int connect_socket(int connection, const sockaddr_un &address);
 // daemon that has been started since the attach will do. seconds: patience with the daemon.
 int ask_daemon(const char *runtime_dir, const void *request, std::size_t request_bytes, wire::MessageType type,
                void *reply, std::size_t reply_bytes, int *fd, unsigned seconds);
+// As ask_daemon(), on a connection that stands, and that stays open.
+int ask_on(int connection, const void *request, std::size_t request_bytes, wire::MessageType type, void *reply,
+           std::size_t reply_bytes, int *fd, unsigned seconds);
 // The daemon has taken a request, and is silent.
 [[gnu::cold]] int no_answer(unsigned seconds);
 // The daemon has refused a request. Its sentence has the remedy. reply: its message gets an end.

@@ -5,6 +5,7 @@
 
 #include "channel.hpp"
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
@@ -100,6 +101,14 @@ void close_private_channel(numacre_pool *pool, const char *name) {
     PrivateChannel *const found = find_private(pool, name);
     if (found != nullptr && --found->opened == 0 && !found->stays && !has_messages(pool, *found))
         drop_private(pool, *found);
+}
+
+void close_private_bells(numacre_pool *pool) {
+    PrivateChannels &channels = pool->private_channels;
+    const std::uint64_t inode = channels.bell_inode.load(std::memory_order_relaxed);
+    for (auto &of_channel : channels.bells)
+        for (std::atomic<int> &bell : of_channel)
+            if (const int fd = bell.exchange(0) - 1; fd >= 0 && is_ours(fd, inode)) os::close(fd);
 }
 
 int remove_private_channel(numacre_pool *pool, const char *name) {

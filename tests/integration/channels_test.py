@@ -25,13 +25,14 @@ from support.attach_wire import (  # noqa: E402
     ATTACH_REPLY, HEADER, LAYOUT_VERSION, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect
 )
 from support.daemon import Daemon, bin_dir, wait_until  # noqa: E402
-from support.runner import main  # noqa: E402
+from support.runner import SKIPPED, main  # noqa: E402
 
 CLIENT = bin_dir().parent / "test-bin" / "channel_client"
 POOL = "name=default,capacity=64M,online=64M,frame=4K,largest=4M,backing=small"
 SENDS, RECEIVES, EXISTING, STAYS = 1, 2, 4, 8
-CHANNEL_REQUEST = 10
+CHANNEL_REQUEST, BELL_REQUEST, BELL_REPLY = 10, 14, 15
 REQUEST = struct.Struct("=IHHIIIHHQQII48sIIII")
+BELL = struct.Struct("=IHHIIIHHQQQ48s")
 SEED = int(os.environ.get("NUMACRE_CHANNEL_SEED") or 1)
 KILLS = int(os.environ.get("NUMACRE_CHANNEL_KILLS") or 60)
 
@@ -382,6 +383,192 @@ class Streams(unittest.TestCase):
             print(f"seed {SEED}: {KILLS} kills, {receivers_killed} of them of receivers; {sent} messages sent, {lost} "
                   "were in the hands of a receiver that died")
             wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
+
+WAYS = ("receive-epoll", "receive-uring")
+
+
+class Descriptors(unittest.TestCase):
+    """numacre_channel_fd. The clients wait without a timeout: a wake-up that is lost is a test that hangs."""
+
+    def receiver(self, daemon, record, way, most=64):
+        """One that is asleep, or about to wait: it is armed."""
+        client = self.enterContext(Client(daemon, way, record.path, most))
+        self.assertEqual(client.line(), "open")
+        line = client.line()
+        if not line and client.process.wait() == SKIPPED:
+            self.skipTest(client.process.stderr.read().strip())
+        self.assertEqual(line, "asleep")
+        return client
+
+    def stepper(self, daemon, record, first):
+        client = self.enterContext(Client(daemon, "step", record.path, first))
+        self.assertEqual(client.line(), "open")
+        return client
+
+    def step(self, client):
+        client.process.stdin.write("\n")
+        client.process.stdin.flush()
+        self.assertEqual(client.line(), "sent")
+
+    def step_and_see(self, client, record, number):
+        self.step(client)
+        wait_until(f"message {number} is received", lambda: record.received(number))
+
+    def test_streams_by_epoll_and_by_io_uring(self):
+        for way in WAYS:
+            with self.subTest(way), serving() as daemon, contextlib.closing(Record(20_000)) as record:
+                with opened(daemon, capacity=8, burst=4)[0] as ender:
+                    receiver = self.receiver(daemon, record, way, 3)
+                    Client(daemon, "send-epoll", record.path, 0, 20_000, 4).finish()
+                    ender.finish("end\n")
+                    self.assertEqual(receiver.finish().strip(), "received 20000")
+                wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
+    def test_a_receiver_that_is_stopped_or_dead_takes_nobody_s_wake_up(self):
+        for way in WAYS:
+            with self.subTest(way), serving() as daemon, contextlib.closing(Record(100)) as record:
+                receivers = [self.receiver(daemon, record, way) for _ in range(3)]
+                sender = self.stepper(daemon, record, 0)
+                # The first time the daemon signals: the sender has no descriptor yet.
+                self.step_and_see(sender, record, 0)
+                for number, stopped in enumerate(receivers[:2], 1):
+                    time.sleep(0.1)  # all are asleep again
+                    stopped.process.send_signal(signal.SIGSTOP)
+                    self.step_and_see(sender, record, number)
+                for number, killed in enumerate(receivers[:2], 3):
+                    killed.kill()
+                    self.step_and_see(sender, record, number)
+
+    def test_each_of_two_senders_and_of_two_receivers(self):
+        with serving() as daemon, contextlib.closing(Record(200)) as record:
+            self.receiver(daemon, record, "receive-epoll")
+            first, second = self.stepper(daemon, record, 0), self.stepper(daemon, record, 100)
+            for number in range(20):
+                self.step_and_see(first, record, number)
+                self.step_and_see(second, record, 100 + number)
+            first.kill()
+            self.step_and_see(second, record, 120)
+
+    def test_the_daemon_dies_and_comes_back(self):
+        for way in WAYS:
+            with self.subTest(way), tempfile.TemporaryDirectory() as folder, \
+                    contextlib.closing(Record(300)) as record:
+                first = serving(runtime_dir=folder)
+                receiver = self.receiver(first, record, way)
+                sender = self.stepper(first, record, 0)
+                self.step_and_see(sender, record, 0)
+                time.sleep(0.1)
+                self.step_and_see(sender, record, 1)
+                first.kill()
+                first.wait()
+                # The kernel tells the receiver, which is asleep.
+                self.assertEqual(receiver.line(), "daemon gone")
+                # Those who have the descriptor need no daemon.
+                self.step_and_see(sender, record, 2)
+                with serving(runtime_dir=folder) as second:
+                    while (line := receiver.line()) == "daemon gone":
+                        pass
+                    self.assertEqual(line, "renewed")
+                    self.step_and_see(sender, record, 3)
+                    other = self.stepper(second, record, 100)
+                    self.step_and_see(other, record, 100)
+                    self.step_and_see(sender, record, 4)
+
+    def test_kills_of_senders_and_receivers(self):
+        """Whoever is killed, and wherever: the others do not sleep beside a message."""
+        a_sender, burst = 4_000_000, 4
+        dice = random.Random(SEED)
+        with serving() as daemon, contextlib.closing(Record(2 * a_sender)) as record, \
+                opened(daemon, capacity=16, burst=burst)[0] as ender:
+            next_of = {"first sender": 0, "second sender": a_sender}
+
+            def start(name):
+                if name not in next_of:
+                    return Client(daemon, dice.choice(WAYS), record.path, dice.choice((1, 3, 64)))
+                end = a_sender if name == "first sender" else 2 * a_sender
+                return Client(daemon, "send-epoll", record.path, next_of[name], end - next_of[name],
+                              dice.choice((1, 2, burst)))
+
+            self.receiver(daemon, record, "receive-uring").kill()  # or the test is skipped
+            parties = {name: start(name) for name in (*next_of, "first receiver", "second receiver")}
+            receivers_killed = 0
+            try:
+                for _ in range(KILLS):
+                    time.sleep(dice.uniform(0.001, 0.03))
+                    name = dice.choice(list(parties))
+                    parties[name].kill()
+                    if name in next_of:
+                        number = next_of[name]
+                        while record.sent(number) or record.received(number):
+                            number += 1
+                        next_of[name] = number + burst
+                    else:
+                        receivers_killed += 1
+                    parties[name] = start(name)
+                # Somebody goes on: nobody sleeps for ever.
+                for name in next_of:
+                    here = next_of[name]
+                    wait_until(f"{name} goes on", lambda: any(record.received(here + each) for each in range(100)))
+                for name in next_of:
+                    parties[name].kill()
+                ender.finish("end\n")
+                for name in ("first receiver", "second receiver"):
+                    parties[name].finish()
+            finally:
+                for party in parties.values():
+                    party.kill()
+            sent, lost = record.check(self, at_most_lost=64 * receivers_killed)
+            print(f"seed {SEED}: {KILLS} kills, {receivers_killed} of them of receivers; {sent} messages sent, {lost} "
+                  "were in the hands of a receiver that died")
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
+    def test_descriptors_come_back(self):
+        with serving() as daemon, contextlib.closing(Record(100)) as record:
+            def descriptors():
+                return len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+
+            sender = self.stepper(daemon, record, 0)
+            self.step(sender)
+            before = descriptors()
+            for number in range(1, 20):
+                receiver = self.receiver(daemon, record, "receive-epoll")
+                self.step_and_see(sender, record, number)
+                receiver.kill()
+            wait_until("the daemon has closed them", lambda: descriptors() <= before)
+            mine = os.listdir(f"/proc/{sender.process.pid}/fd")
+            self.assertLess(len(mine), 30, mine)
+
+    def test_hostile_requests(self):
+        def packet(**changes):
+            fields = {"layout": LAYOUT_VERSION, "slot": 1, "wish": 0, "generation": 1, "instance": 1, "serial": 0,
+                      "name": b"frames"} | changes
+            return BELL.pack(MAGIC, WIRE_VERSION, BELL_REQUEST, BELL.size, 0, fields["layout"], fields["slot"],
+                             fields["wish"], fields["generation"], fields["instance"], fields["serial"],
+                             fields["name"])
+
+        def refusal_of(daemon, data):
+            with contextlib.closing(connect(daemon)) as connection:
+                connection.send(data)
+                reply = connection.recv(REPLY_BYTES)
+                self.assertEqual(HEADER.unpack_from(reply)[2], ATTACH_REPLY)
+                return Reply(reply).message
+
+        with serving() as daemon, contextlib.closing(Record(10)) as record:
+            for changes, wanted in (
+                ({}, "deleted"), ({"layout": 1}, "layout version"), ({"wish": 7}, "wish 7"),
+                ({"wish": 1}, "bell 0"), ({"wish": 1, "serial": 5}, "deleted"),
+                ({"name": b"x" * 48}, "name is refused"), ({"name": b""}, "name is refused"),
+            ):
+                self.assertIn(wanted, refusal_of(daemon, packet(**changes)))
+            self.assertTrue(refusal_of(daemon, packet()[:40]))
+            self.receiver(daemon, record, "receive-epoll")
+            region = os.open(daemon.region("default:pool"), os.O_RDONLY)
+            instance = struct.unpack_from("=Q", os.pread(region, 32, 0), 24)[0]
+            os.close(region)
+            for wish, serial in ((0, 0), (1, 1 << 40)):
+                self.assertIn("no client of this process",
+                              refusal_of(daemon, packet(instance=instance, wish=wish, serial=serial)))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ std::vector<Model> models() {
         {"pair", pair()},
         {"around", around()},
         {"asleep", sleepers()},
+        {"watch", watchers()},
         {"rejoin", rejoining()},
         {"senders", sender_after_sender()},
         {"receivers", two_receivers()},

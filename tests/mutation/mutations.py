@@ -1492,6 +1492,39 @@ std::memory_order_seq_cst)) {
         program="model_channel",
     ),
     Mutation(
+        name="bell_is_cleared_before_it_is_rung",
+        file="channel/bells.hpp",
+        old="""if (serial == 0 || !ring(party, serial)) continue;
+ std::uint64_t bits = seen.bits();""",
+        new="""if (serial == 0) continue;
+            std::uint64_t early = seen.bits();
+            if (!slot.armed.compare_exchange_strong(early, seen.rung().bits(), std::memory_order_seq_cst,
+                                                    std::memory_order_relaxed)) continue;
+            if (!ring(party, serial)) continue;
+            std::uint64_t bits = seen.bits();""",
+        why="a sender that dies, or stops, between the two takes the wake-up with it",
+        filter="Channel.a_stopped_sender_takes_no_wake_up",
+        program="model_channel",
+    ),
+    Mutation(
+        name="arm_without_number",
+        file="channel/bells.hpp",
+        old="return ArmedWord{((bits_ | kAny) + 1) | what};",
+        new="return ArmedWord{what};",
+        why="a sender that has rung long ago clears what the party has armed since",
+        filter="Channel.nobody_watches_beside_a_message_or_room",
+        program="model_channel",
+    ),
+    Mutation(
+        name="party_looks_before_it_is_armed",
+        file="channel/bells.hpp",
+        old="armed.store(now.bits(), std::memory_order_seq_cst);",
+        new="armed.store(now.bits(), std::memory_order_relaxed);",
+        why="the party does not see the message, and its sender does not see that it waits",
+        filter="Channel.weak_memory",
+        program="model_channel",
+    ),
+    Mutation(
         name="verdict_is_not_kept",
         file="channel/recovery.hpp",
         old="""slot.errand.store(errand.as(ErrandKind::undo).bits(), std::memory_order_release);

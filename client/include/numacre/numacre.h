@@ -574,6 +574,30 @@ NUMACRE_API int numacre_receive(numacre_channel *channel, void **blocks, unsigne
 NUMACRE_API int numacre_receive_wait(numacre_channel *channel, void **blocks, unsigned most, unsigned timeout_ms,
                                      unsigned *count, int *redelivered);
 
+/* Stores a descriptor that becomes readable when there may be something to receive, or room, so that a program can wait
+ * for channels beside its sockets: poll, epoll, io_uring (IORING_OP_POLL_ADD). Each handle has one of its own, an
+ * eventfd: no other receiver takes its wake-up, stopped or dead. Nobody signals it before numacre_channel_arm: arm it,
+ * wait, call numacre_receive until -EAGAIN, arm it again. The program does not read from it: numacre_channel_arm does.
+ * The descriptor stays the handle's; numacre_channel_close closes it. The first call asks the daemon, and waits for
+ * 30 s at most; later calls store the same descriptor, and another one if the daemon has ended meanwhile (the old one
+ * is closed). A private pool needs no daemon. Enters the kernel. If the caller dies inside, nothing is left. Errors:
+ * -ECONNREFUSED no daemon: numacre_receive_wait needs none; -EUSERS no descriptor or connection is left, here or in the
+ * daemon, where a descriptor counts as two connections; -EINVAL a pointer is NULL; -ENOENT the pool has been deleted;
+ * -ESRCH the daemon does not know this client; -ENOMEM; -EPROTONOSUPPORT the daemon is too old; -ETIMEDOUT; -ECHILD. */
+NUMACRE_API int numacre_channel_fd(numacre_channel *channel, int *fd);
+
+/* Makes the handle's descriptor unreadable, and has it signalled once when there is something to receive (messages not
+ * 0), or room for `room` blocks (0: not for room; at most the channel's burst), or the stream ends, or all of the other
+ * side have gone; at once if it is so already. Call it before each wait. Both 0: nobody signals it any more. Signals
+ * may come without a cause. A sender does not enter the kernel for a handle that is not armed. Some system calls.
+ * A sender that is killed before it has signalled is made up for by the daemon; one that is stopped there signals when
+ * it goes on: wait with a timeout where that matters (numacre_receive_wait looks again each second), and where the
+ * daemon may refuse senders a connection. Never blocks. If the caller dies inside, nobody misses anything. Errors:
+ * -ECONNREFUSED the daemon that made the descriptor has ended (the descriptor is signalled then): it is armed all the
+ * same, and those who have signalled it before go on; call numacre_channel_fd for another one; -EINVAL channel is NULL,
+ * room is more than the burst, or numacre_channel_fd has not been called; -ECHILD. */
+NUMACRE_API int numacre_channel_arm(numacre_channel *channel, int messages, unsigned room);
+
 /* A channel as it is. Later versions append fields. */
 typedef struct {
     size_t struct_size;   /* in: sizeof(numacre_channel_info) */

@@ -347,6 +347,18 @@ public:
         return std::size_t{count};
     }
 
+    // The descriptor to wait by, as numacre_channel_fd; this object's.
+    Expected<int> descriptor() {
+        int fd = -1;
+        if (const int error = numacre_channel_fd(channel_, &fd)) return detail::failure(error);
+        return fd;
+    }
+    // Has the descriptor signalled once, as numacre_channel_arm. room: blocks.
+    Expected<void> arm(bool messages, unsigned room = 0) {
+        if (const int error = numacre_channel_arm(channel_, messages ? 1 : 0, room)) return detail::failure(error);
+        return {};
+    }
+
     // Ends the stream, as numacre_channel_end.
     Expected<void> end() {
         if (const int error = numacre_channel_end(channel_)) return detail::failure(error);

@@ -140,6 +140,33 @@ Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet) {
         {name, shape, (request.flags & Request::kExisting) != 0, (request.flags & Request::kStays) != 0}};
 }
 
+Answer<BellWish> read_bell_request(std::span<const std::byte> packet) {
+    using Request = wire::BellRequest;
+    Request request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
+    BellWish wish{request.instance_id,
+                  request.process_generation,
+                  ProcessSlot{request.process_slot},
+                  request.wish,
+                  request.serial,
+                  {}};
+    if (request.wish == Request::Wish::fetch) {
+        if (request.serial != 0) return wish;
+        return Unexpected{Failure{Errc::bad_argument, "bell 0 is none: fetch one that a party has"}};
+    }
+    if (request.wish != Request::Wish::make)
+        return Unexpected{Failure{Errc::bad_argument, "wish " +
+                                                          std::to_string(static_cast<std::uint16_t>(request.wish)) +
+                                                          " about a bell is unknown: 0 makes, 1 fetches"}};
+    const auto end = std::ranges::find(request.name, '\0');
+    wish.channel.assign(request.name.begin(), end);
+    if (end != request.name.end() && is_pool_name(wish.channel)) return wish;
+    return Unexpected{Failure{Errc::bad_argument, "the channel's name is refused: use 1 to " +
+                                                      std::to_string(kChannelNameBytes - 1) +
+                                                      " characters of a-z, 0-9, '.', '_' and '-'"}};
+}
+
 namespace {
 
 std::string describe(NameFault fault) {

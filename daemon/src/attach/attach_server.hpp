@@ -1,6 +1,6 @@
 // The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread. Its
 // sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_pins.cpp,
-// attach_server_channels.cpp, attach_server_names.cpp, attach_server_ends.cpp.
+// attach_server_bells.cpp, attach_server_channels.cpp, attach_server_names.cpp, attach_server_ends.cpp.
 #pragma once
 
 #include <chrono>
@@ -36,12 +36,13 @@ class SeatOrder;
 struct NameWish;
 struct ObjectsWish;
 struct PinWish;
+struct BellWish;
 struct ChannelOrder;
 
 class AttachServer {
 public:
     struct Limits {
-        std::uint32_t connections = 4096;  // all together; each descriptor for events counts as one more
+        std::uint32_t connections = 4096;  // all together; each descriptor for events, or bell, counts as one more
         // Descriptors that may be sent and not yet received. Limited users together may have half of them.
         std::uint64_t descriptors_in_flight = 65536;
         std::uint32_t silent_connections = 256;  // not attached yet; beyond, the oldest of one user is closed
@@ -92,6 +93,19 @@ private:
     void send_pin(Session &session, const ManagedPool::Pinned &pinned);
     // Of a client, too, on a connection that it has made for this.
     void see_to_channel(Session &session, const ChannelOrder &order);
+    // Likewise; see attach_server_bells.cpp.
+    void see_to_bell(Session &session, const BellWish &wish);
+    void make_bell(Session &session, const BellWish &wish);
+    void give_new_bell(SessionId id, std::uint64_t instance_id, std::uint32_t client_id,
+                       const ManagedPool::ChannelUse &use);
+    void fetch_bell(Session &session, const BellWish &wish);
+    // All bells of the pool's channels: somebody has died who may have been about to ring, or recovery has changed
+    // channels.
+    void ring_bells(std::uint64_t instance_id);
+    // Forgets the bells of a client whose process has ended: a child that it forked may keep the connections open.
+    void drop_bells(std::uint64_t instance_id, std::uint32_t client_id);
+    // The reason why no descriptor more may be kept for the session's user; empty: it is counted from here on.
+    std::string count_descriptor(const Session &session);
     // Likewise; see names.hpp.
     void change_name(Session &session, const NameWish &wish);
     // Refuses a request that a client has made on a connection of its own. what: the request, for the log.
@@ -165,6 +179,8 @@ private:
     UserLines arrival_lines_;
     bool watching_lost_ = false;
     std::uint32_t event_fd_count_ = 0;
+    std::unordered_map<std::uint64_t, SessionId> bells_;  // by serial
+    std::uint64_t last_bell_ = 0;
     std::shared_ptr<void> subscription_;
 };
 

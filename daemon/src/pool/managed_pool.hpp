@@ -310,6 +310,14 @@ public:
     // Likewise for an operator, whoever has made it. ends: also ends the stream, and wakes all who wait in it. The
     // answer: how many clients have it open.
     Answer<std::uint32_t> remove_channel(const std::string &name, bool ends);
+    // A channel that a client has open, by its place in the ledger and the id of its seat.
+    struct ChannelUse {
+        std::size_t number = 0;
+        std::uint32_t client_id = 0;
+    };
+    Answer<ChannelUse> channel_use(const Client &client, const std::string &name) const;
+    // Whether the client has this channel open. Any thread.
+    bool has_open(const Client &client, const ChannelUse &channel) const;
     // The seats of channels that nobody has open, and that do not stay: to be reaped, as those of clients. A channel
     // whose seat has gone is forgotten.
     std::vector<Client> take_unused_channels();

@@ -290,6 +290,21 @@ ChannelStatus ManagedPool::status_of(const LedgerChannel &channel, std::span<con
     return status;
 }
 
+Answer<ManagedPool::ChannelUse> ManagedPool::channel_use(const Client &client, const std::string &name) const {
+    const LedgerChannel *const channel = find_channel(name);
+    if (channel == nullptr) return Unexpected{no_such_channel(name, "open it first")};
+    const ChannelUse use{static_cast<std::size_t>(channel - ledger_.channels().data()),
+                         channel->client_id.load(std::memory_order_relaxed)};
+    if (has_open(client, use)) return use;
+    return Unexpected{Failure{Errc::bad_argument, "the client has not opened channel \"" + name + "\": open it first"}};
+}
+
+bool ManagedPool::has_open(const Client &client, const ChannelUse &channel) const {
+    // acquire: the channel of this seat, then who has it open.
+    return ledger_.channels()[channel.number].client_id.load(std::memory_order_acquire) == channel.client_id &&
+           ledger_.clients()[client.slot.value].channels[channel.number].load(std::memory_order_acquire) != 0;
+}
+
 std::vector<Client> ManagedPool::take_unused_channels() {
     std::vector<Client> unused;
     const auto channels = ledger_.channels();

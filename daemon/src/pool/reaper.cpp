@@ -63,6 +63,7 @@ void Reaper::work_on(std::uint64_t instance_id) {
         auto steps = walk_for(jobs);
         loop_.post([this, instance_id, jobs = std::move(jobs), steps = std::move(steps)] {
             for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], steps[i]);
+            if (after_walks_) after_walks_(instance_id);
             if (waiting_.at(instance_id).empty())
                 waiting_.erase(instance_id);
             else

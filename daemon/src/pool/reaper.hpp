@@ -39,6 +39,9 @@ public:
     // has been removed. Any thread.
     void end_channels(const std::shared_ptr<ManagedPool> &pool);
 
+    // Called on the loop after each walk for departed clients of a pool (instance id), also where it has to come again.
+    void after_walks(std::function<void(std::uint64_t)> told) { after_walks_ = std::move(told); }
+
     // Looks after the pool's drained units for as long as there are any. Any thread.
     void watch_drains(const std::shared_ptr<ManagedPool> &pool);
 
@@ -66,6 +69,7 @@ private:
 
     EventLoop &loop_;
     Registry &registry_;
+    std::function<void(std::uint64_t)> after_walks_;
     std::set<std::uint64_t> draining_;  // pools (instance ids) whose next check_drains() is on its way
     // By the pool's instance id: the cases that wait for the pool's job that is on its way. One job at a time serves
     // all clients that have departed meanwhile: neither many clients of a pool nor its size make other pools wait for

@@ -23,7 +23,7 @@
 
 namespace numacre::engine {
 
-inline constexpr std::uint32_t kLayoutVersion = 14;
+inline constexpr std::uint32_t kLayoutVersion = 15;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;

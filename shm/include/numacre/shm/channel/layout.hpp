@@ -75,6 +75,9 @@ struct ChannelHeader {
     Word senders_asleep;
     FutexWord message_signal;
     FutexWord room_signal;
+    // Bit party - 1: the party has a bell, and waits by it now or has done so (bells.hpp).
+    Word message_watchers;
+    Word room_watchers;
 };
 
 // The user of a party slot: bits 0..15 process slot, bit 16 in use, 17 sends, 18 receives.
@@ -107,7 +110,9 @@ struct alignas(2 * kCacheLineBytes) PartySlot {
     Word sent;     // messages, by tallies that stay when the slot changes hands
     Word received;
     Word redelivered;  // of those received
-    std::uint64_t reserved[8];
+    Word bell;         // serial of the party's eventfd; 0: it has none
+    Word armed;        // ArmedWord. Set by the party, cleared by whoever has rung
+    std::uint64_t reserved[6];
     std::array<Word, kBurstMost> claims;  // Message: what a receive wants to take
 };
 
