@@ -27,8 +27,8 @@ INCLUDE = TOP / "client" / "include"
 PAGES = ("numacre.1", "libnumacre.3", "numacred.toml.5", "numacred.8", "numacre_dpdk.7")
 # The page of a call, or of a family of calls, is called after the first.
 # {page: header} of the adaptors, which have one page each.
-ADAPTOR_PAGES = {"numacre_af_xdp.3": "af_xdp.h", "numacre_io_uring.3": "io_uring.h"}
-# The libraries that the headers are over, by pkg-config's names, and Debian's packages.
+ADAPTOR_PAGES = {"numacre_af_xdp.3": "af_xdp.h", "numacre_io_uring.3": "io_uring.h", "numacre_packet.3": "packet.h"}
+# The libraries that the headers are over, if any, by pkg-config's names, and Debian's packages.
 ADAPTOR_LIBRARIES = {"numacre_af_xdp.3": ("libxdp", "libxdp-dev"), "numacre_io_uring.3": ("liburing", "liburing-dev")}
 CALL_PAGES = tuple(
     sorted({path.name.removesuffix(".scd") for path in MAN.glob("numacre_*.3.scd")}.difference(ADAPTOR_PAGES))
@@ -568,8 +568,8 @@ class PagesOfAdaptors(unittest.TestCase):
         folders = (f"-I{INCLUDE}", f"-I{TOP / 'shm' / 'include'}")
         missing = []
         for page, _ in self.pages:
-            library, package = ADAPTOR_LIBRARIES[page.name]
-            if subprocess.run(["pkg-config", "--exists", library]).returncode != 0:
+            library, package = ADAPTOR_LIBRARIES.get(page.name, (None, None))
+            if library and subprocess.run(["pkg-config", "--exists", library]).returncode != 0:
                 missing.append(f"{library} (Debian package {package})")
                 continue
             for source in page.literal_blocks("EXAMPLE"):
