@@ -371,6 +371,9 @@ Answer<std::uint32_t> Daemon::remove_channel(const std::string &name, const std:
     if (removed) {
         log::info("channel to be removed",
                   {{"pool", name}, {"channel", channel}, {"ended", ends}, {"opened_by", *removed}});
+        // Those who wait by futex have been woken.
+        if (ends)
+            loop_->post([this, instance_id = (*pool)->instance_id()] { attach_server_->ring_bells(instance_id); });
         reaper_.end_channels(*pool);
     }
     return removed;

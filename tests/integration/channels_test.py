@@ -267,9 +267,9 @@ class Watching(unittest.TestCase):
                 self.assertEqual((after["sent_messages"], after["received_messages"]), (100, 100))
                 self.assertEqual((after["waiting_messages"], after["oldest_seconds"]), (0, None))
 
-    def test_an_operator_removes_one_that_others_have_open(self):
+    def operator_removes_one_that_others_have_open(self, way):
         with serving() as daemon, contextlib.closing(Record(5)) as record:
-            receiver = Client(daemon, "receive", record.path, 7)
+            receiver = Client(daemon, way, record.path, 7)
             with receiver:
                 receiver.line()
                 removed = daemon.cli("channels", "default", "--remove", "frames")
@@ -283,6 +283,11 @@ class Watching(unittest.TestCase):
                 self.assertEqual(receiver.finish().strip(), "received 5")
             wait_until("the channel has gone", lambda: not channels(daemon))
             self.assertEqual(daemon.cli("channels")["channels"], [])
+
+    def test_an_operator_removes_one_that_others_have_open(self):
+        for way in ("receive", "receive-epoll"):
+            with self.subTest(way=way):
+                self.operator_removes_one_that_others_have_open(way)
 
     def test_a_channel_that_nobody_has_open_goes_with_what_is_in_it(self):
         with serving() as daemon, contextlib.closing(Record(50)) as record:

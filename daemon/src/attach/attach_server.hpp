@@ -67,6 +67,10 @@ public:
     // Forgets the clients of a pool that is being deleted. Any thread.
     void abandon(const std::shared_ptr<ManagedPool> &pool);
 
+    // All bells of the pool's channels: somebody has died who may have been about to ring, recovery has changed
+    // channels, or an operator has ended one. On the loop's thread.
+    void ring_bells(std::uint64_t instance_id);
+
 private:
     struct Session;
     using SessionId = UnreadReplies::SessionId;
@@ -99,9 +103,6 @@ private:
     void give_new_bell(SessionId id, std::uint64_t instance_id, std::uint32_t client_id,
                        const ManagedPool::ChannelUse &use);
     void fetch_bell(Session &session, const BellWish &wish);
-    // All bells of the pool's channels: somebody has died who may have been about to ring, or recovery has changed
-    // channels.
-    void ring_bells(std::uint64_t instance_id);
     // Forgets the bells of a client whose process has ended: a child that it forked may keep the connections open.
     void drop_bells(std::uint64_t instance_id, std::uint32_t client_id);
     // The reason why no descriptor more may be kept for the session's user; empty: it is counted from here on.
