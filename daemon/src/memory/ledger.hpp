@@ -23,7 +23,7 @@ namespace numacre::daemon {
 
 // Version of the ledger's layout. Raise it with any change that moves or reinterprets a byte of a ledger. A daemon of
 // another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 9;
+inline constexpr std::uint32_t kLedgerVersion = 10;
 
 // The state of a resize unit, with each step of a change, so that a later daemon can finish or undo the step.
 enum class UnitState : std::uint8_t {
