@@ -237,11 +237,20 @@ Json blocks_json(const v1::ListBlocksResponse &blocks) {
     return {{"blocks", list}, {"total_blocks", blocks.total_blocks()}, {"total_bytes", blocks.total_bytes()}};
 }
 
+namespace {
+
+Json or_null(const std::optional<ChannelRates> *rates, double ChannelRates::*rate) {
+    if (rates == nullptr || !*rates) return nullptr;
+    return (**rates).*rate;
+}
+
+}  // namespace
+
 Json channels_json(const v1::ListChannelsResponse &channels, const std::vector<std::optional<ChannelRates>> &rates) {
     Json list = Json::array();
     for (int i = 0; i < channels.channels_size(); ++i) {
         const v1::Channel &channel = channels.channels(i);
-        const std::optional<ChannelRates> rate = rates.empty() ? std::nullopt : rates[static_cast<std::size_t>(i)];
+        const std::optional<ChannelRates> *const rate = rates.empty() ? nullptr : &rates[static_cast<std::size_t>(i)];
         Json clients = Json::array();
         for (const v1::ChannelClient &client : channel.clients())
             clients.push_back({{"client_id", client.client_id()},
@@ -269,8 +278,8 @@ Json channels_json(const v1::ListChannelsResponse &channels, const std::vector<s
                         {"sent_messages", channel.sent_messages()},
                         {"received_messages", channel.received_messages()},
                         {"redelivered_messages", channel.redelivered_messages()},
-                        {"sent_per_second", rate ? Json(rate->sent_per_second) : Json(nullptr)},
-                        {"received_per_second", rate ? Json(rate->received_per_second) : Json(nullptr)},
+                        {"sent_per_second", or_null(rate, &ChannelRates::sent_per_second)},
+                        {"received_per_second", or_null(rate, &ChannelRates::received_per_second)},
                         {"receivers_sleep", channel.receivers_sleep()},
                         {"senders_sleep", channel.senders_sleep()},
                         {"clients", clients}});

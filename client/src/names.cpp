@@ -30,7 +30,7 @@ namespace {
 constexpr unsigned kNameSeconds = 30;
 // An observer has the word mapped as well, and can take a wake-up that is meant for others.
 constexpr std::uint64_t kWatcherLooksAgainAfterNanoseconds = 1'000'000'000;
-constexpr unsigned kKnownFlags = NUMACRE_NAME_POOL | NUMACRE_NAME_COMPARE;
+constexpr unsigned kNameFlags = NUMACRE_NAME_POOL | NUMACRE_NAME_COMPARE;
 
 using Found = NameReader<Env>::Found;
 
@@ -82,7 +82,7 @@ bool is_pool_name(const char *text) {
 
 // Reads what the binding says, without the name.
 int read_binding(const numacre_name &binding, NameEntry &entry) {
-    if ((binding.flags & ~kKnownFlags) != 0)
+    if ((binding.flags & ~kNameFlags) != 0)
         return fail_with_remedy(Errc::bad_argument,
                                 "numacre_name.flags is %#x: use 0, NUMACRE_NAME_POOL or NUMACRE_NAME_COMPARE",
                                 binding.flags);

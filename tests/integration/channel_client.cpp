@@ -5,6 +5,7 @@
 //        channel_client RUNTIME_DIR CHANNEL step FILE FIRST                sends the next message for each line of
 //                                                                          standard input, and says "sent"
 //        channel_client RUNTIME_DIR CHANNEL open FLAGS CAPACITY BURST      opens the channel and says what it is told
+//        channel_client RUNTIME_DIR CHANNEL reopen ROUNDS                  closes and opens it, again and again
 //
 // send-epoll, receive-epoll, receive-uring: as send and receive, but wait by the channel's descriptor, without a
 // timeout. These say "asleep" before the first wait, "daemon gone" when they learn of the daemon's end, and "renewed"
@@ -224,6 +225,23 @@ void receive_all(numacre_pool *pool, numacre_channel *channel, Record *record, u
     std::printf("received %llu\n", static_cast<unsigned long long>(all));
 }
 
+// Closes the channel and opens it again at once, many times: each handle is one of the channel that others find.
+void reopen(numacre_pool *pool, const char *name, std::uint64_t rounds) {
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+        numacre_channel *first = nullptr, *again = nullptr, *other = nullptr;
+        check(numacre_channel_open(pool, name, nullptr, &first), "numacre_channel_open");
+        check(numacre_channel_close(first), "numacre_channel_close");
+        check(numacre_channel_open(pool, name, nullptr, &again), "numacre_channel_open, again");
+        ::usleep(20'000);  // what goes has gone
+        numacre_channel_options options{};
+        options.struct_size = sizeof options;
+        options.flags = NUMACRE_CHANNEL_EXISTING;
+        check(numacre_channel_open(pool, name, &options, &other), "numacre_channel_open, of what the process has open");
+        check(numacre_channel_close(other), "numacre_channel_close");
+        check(numacre_channel_close(again), "numacre_channel_close");
+    }
+}
+
 }  // namespace
 
 int main(int count, char **arguments) {
@@ -232,6 +250,11 @@ int main(int count, char **arguments) {
     const auto number = [&](int which) { return count > which ? std::strtoull(arguments[which], nullptr, 10) : 0; };
     numacre_pool *pool = nullptr;
     check(numacre_attach(arguments[1], "default", &pool), "numacre_attach");
+    if (std::strcmp(arguments[3], "reopen") == 0) {
+        reopen(pool, arguments[2], number(4));
+        numacre_detach(pool);
+        return 0;
+    }
     numacre_channel_options options{};
     options.struct_size = sizeof options;
     const bool steps = std::strcmp(arguments[3], "step") == 0;

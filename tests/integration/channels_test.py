@@ -267,6 +267,11 @@ class Watching(unittest.TestCase):
                 self.assertEqual((after["sent_messages"], after["received_messages"]), (100, 100))
                 self.assertEqual((after["waiting_messages"], after["oldest_seconds"]), (0, None))
 
+    def test_one_that_is_closed_and_opened_again_is_whole(self):
+        with serving() as daemon:
+            Client(daemon, "reopen", 60).finish()
+            wait_until("the last one has gone", lambda: not channels(daemon))
+
     def operator_removes_one_that_others_have_open(self, way):
         with serving() as daemon, contextlib.closing(Record(5)) as record:
             receiver = Client(daemon, way, record.path, 7)
@@ -280,7 +285,7 @@ class Watching(unittest.TestCase):
                 # A receiver that waits is woken, is told of the end, and closes it.
                 removed = daemon.cli("channels", "default", "--remove", "frames", "--force")
                 self.assertEqual((removed["opened_by"], removed["ended"]), (1, True))
-                self.assertEqual(receiver.finish().strip(), "received 5")
+                self.assertEqual(receiver.finish().splitlines()[-1], "received 5")
             wait_until("the channel has gone", lambda: not channels(daemon))
             self.assertEqual(daemon.cli("channels")["channels"], [])
 

@@ -31,14 +31,13 @@ from support.stranger import STRANGER  # noqa: E402
 
 POOL = "name=default,capacity=64M,online=16M,frame=4K,largest=4M,backing=small"
 NAMES, NAMES_OF_USER = 256, 64
-NAME_REQUEST, NAME_REPLY = 10, 11
+NAME_REQUEST, NAME_REPLY = 12, 13
 # header, layout version, slot, reserved, generation, instance, kind, flags, version, value, name, objects
 NAME = struct.Struct("=IHHIIIHHQQIIQQ48s64s")
 COMPARE = 2
 WITHOUT_ROOT = "needs root, for a client of another user"
 # shm/include/numacre/shm/names.hpp
-DIRECTORY_BYTES, HEADS_AT, HEAD_BYTES, COPY_BYTES = 128 + NAMES * (16 + 256), 128, 16, 128
-PAGE = 4096
+DIRECTORY_BYTES, HEADS_AT, HEAD_BYTES = 128 + NAMES * (16 + 256), 128, 16
 
 
 def serving(more="", **options):
@@ -87,9 +86,21 @@ def seated(daemon, **more):
                 os.close(fd)
 
 
-def directory_at(region):
-    """Where the pool's region, which ends with it, has the directory."""
-    return os.fstat(region).st_size - (DIRECTORY_BYTES + PAGE - 1) // PAGE * PAGE
+def hash_of(name):
+    """As NameText::hash()."""
+    hashed = 0
+    for (word,) in struct.iter_unpack("=Q", name.ljust(48, b"\0")):
+        hashed = (hashed ^ word) * 0x9E3779B97F4A7C15 % 2**64
+        hashed ^= hashed >> 32
+    return hashed | 1
+
+
+def directory_at(region, name):
+    """Where the pool's region has the directory: around the head of a name that is bound, and alone at its place."""
+    hashed = hash_of(name)
+    with mmap.mmap(region, 0, prot=mmap.PROT_READ) as there:
+        head = there.find(struct.pack("=Q", hashed))
+    return head - (hashed >> 8) % NAMES * HEAD_BYTES - HEADS_AT
 
 
 class NamesTest(unittest.TestCase):
@@ -419,7 +430,8 @@ class NamesTest(unittest.TestCase):
                 self.assertEqual(kind, ATTACH_REPLY)
                 self.assertIn("no client of this process", message)
                 with mmap.mmap(region, 0, prot=mmap.PROT_READ) as there:
-                    self.assertIn(b"good\0", there[directory_at(region):])
+                    at = directory_at(region, b"good")
+                    self.assertIn(b"good\0", there[at : at + DIRECTORY_BYTES])
             # One that asks and does not wait for the answer.
             with contextlib.closing(connect(daemon)) as connection:
                 connection.send(name_request(seat, b"unheard", flags=NAME_POOL))
@@ -430,8 +442,7 @@ class NamesTest(unittest.TestCase):
         with serving() as daemon, ClientProcess(daemon.runtime_dir) as client, seated(daemon) as (_, region):
             self.assertEqual(client.name_set("n", reference=5, flags=NAME_POOL)[0], 0)
             version = client.names()[1]
-            at = directory_at(region)
-            size = os.fstat(region).st_size - at
+            at, size = directory_at(region, b"n"), DIRECTORY_BYTES
             with mmap.mmap(region, 0) as there:
                 before = there[at:at + size]
                 seen = set()

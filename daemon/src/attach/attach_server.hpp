@@ -95,8 +95,18 @@ private:
     // Of a client, on a connection that it has made for this; see pins.hpp.
     void pin(Session &session, const PinWish &wish);
     void send_pin(Session &session, const ManagedPool::Pinned &pinned);
+    // A client that calls on a connection that it has made for this.
+    struct Caller {
+        std::shared_ptr<ManagedPool> pool;
+        Client client;
+    };
     // Of a client, too, on a connection that it has made for this.
     void see_to_channel(Session &session, const ChannelOrder &order);
+    // Tries again until then while an earlier channel of the name is going.
+    void see_to_channel(SessionId id, const Caller &caller, const ChannelOrder &order,
+                        std::chrono::steady_clock::time_point until);
+    void channel_is_seen_to(SessionId id, const Caller &caller, const ChannelOrder &order,
+                            const ManagedPool::OpenChannel &channel);
     // Likewise; see attach_server_bells.cpp.
     void see_to_bell(Session &session, const BellWish &wish);
     void make_bell(Session &session, const BellWish &wish);
@@ -111,10 +121,6 @@ private:
     void change_name(Session &session, const NameWish &wish);
     // Refuses a request that a client has made on a connection of its own. what: the request, for the log.
     void refuse_call(SessionId id, const char *what, const Failure &why);
-    struct Caller {
-        std::shared_ptr<ManagedPool> pool;
-        Client client;
-    };
     // The client with this seat, if it is the process at the other end of the connection.
     Answer<Caller> caller_of(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
                              std::uint64_t process_generation) const;

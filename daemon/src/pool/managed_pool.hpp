@@ -303,7 +303,9 @@ public:
         ChannelShape shape;
         ProcessSlot seat;
     };
-    Answer<OpenChannel> open_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
+    // No channel: one of this name is going. Its seat is given back soon; then another one can be made.
+    Answer<std::optional<OpenChannel>> open_channel(const Client &client, const ChannelWish &wish,
+                                                    std::uint32_t channel_id);
     Answer<void> close_channel(const Client &client, const std::string &name);
     // The channel goes when nobody has it open any more.
     Answer<void> remove_channel(const Client &client, const std::string &name);
@@ -399,7 +401,10 @@ private:
     std::vector<Buddy<ProductionEnv>> buddies() const;
     ChannelView<ProductionEnv> view_of(const LedgerChannel &channel) const;
     // Null: there is none of that name.
+    // Not one that is going.
     LedgerChannel *find_channel(const std::string &name) const;
+    bool is_going(const LedgerChannel &channel) const;
+    void forget_if_gone(LedgerChannel &channel);
     Answer<LedgerChannel *> make_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
     void bind_channel(const LedgerChannel &channel, const ChannelWish &wish);
     bool stays_alone(const LedgerChannel &channel) const;

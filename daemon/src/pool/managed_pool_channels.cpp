@@ -62,6 +62,8 @@ const char *stays_name(ChannelStays stays) {
             return "always";
         case ChannelStays::no:
             return "removed";
+        case ChannelStays::going:
+            return "going";
     }
     return "unknown";
 }
@@ -98,18 +100,37 @@ ChannelView<ProductionEnv> ManagedPool::view_of(const LedgerChannel &channel) co
 
 LedgerChannel *ManagedPool::find_channel(const std::string &name) const {
     for (LedgerChannel &each : ledger_.channels())
-        if (each.client_id.load(std::memory_order_acquire) != 0 && name == each.name) return &each;
+        if (each.client_id.load(std::memory_order_acquire) != 0 && name == each.name && !is_going(each)) return &each;
     return nullptr;
 }
 
-Answer<ManagedPool::OpenChannel> ManagedPool::open_channel(const Client &client, const ChannelWish &wish,
-                                                           std::uint32_t channel_id) {
+bool ManagedPool::is_going(const LedgerChannel &channel) const {
+    if (channel.stays.load(std::memory_order_relaxed) == ChannelStays::going) return true;
+    const auto seat = clients_.at(ProcessSlot{channel.slot});
+    return !seat || seat->id != channel.client_id.load(std::memory_order_relaxed) || has_departed(*seat);
+}
+
+// Forgets a channel whose seat has gone, and its blocks with it.
+void ManagedPool::forget_if_gone(LedgerChannel &channel) {
+    const auto seat = clients_.at(ProcessSlot{channel.slot});
+    if (seat && seat->id == channel.client_id.load(std::memory_order_relaxed)) return;
+    const MutexLock lock(channels_mutex_);
+    channel.client_id.store(0, std::memory_order_release);
+}
+
+Answer<std::optional<ManagedPool::OpenChannel>> ManagedPool::open_channel(const Client &client, const ChannelWish &wish,
+                                                                          std::uint32_t channel_id) {
     const auto now = clients_.at(client.slot);
     if (!now || now->id != client.id || has_departed(*now)) return Unexpected{no_such_client(client.id)};
     LedgerChannel *channel = find_channel(wish.name);
     if (channel == nullptr) {
         if (wish.must_exist)
             return Unexpected{no_such_channel(wish.name, "open it without NUMACRE_CHANNEL_EXISTING first")};
+        for (LedgerChannel &each : ledger_.channels()) {
+            if (each.client_id.load(std::memory_order_acquire) == 0 || wish.name != each.name) continue;
+            forget_if_gone(each);
+            if (each.client_id.load(std::memory_order_relaxed) != 0) return std::optional<OpenChannel>{};
+        }
         auto made = make_channel(client, wish, channel_id);
         if (!made) return Unexpected{made.error()};
         channel = *made;
@@ -124,7 +145,7 @@ Answer<ManagedPool::OpenChannel> ManagedPool::open_channel(const Client &client,
                                                               std::to_string(before) + " times: close some handles"}};
     opened.store(before + 1, std::memory_order_release);
     if (wish.stays) channel->stays.store(ChannelStays::always, std::memory_order_release);
-    return OpenChannel{channel->offset, channel->shape, ProcessSlot{channel->slot}};
+    return std::optional{OpenChannel{channel->offset, channel->shape, ProcessSlot{channel->slot}}};
 }
 
 Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const ChannelWish &wish,
@@ -273,7 +294,7 @@ ChannelStatus ManagedPool::status_of(const LedgerChannel &channel, std::span<con
     status.figures = look_at_channel(view, ProcessSlot{channel.slot}, ChannelNodes{&all});
     status.waiting_bytes = geometry_.bytes_of(status.figures.frames);
     if (status.figures.messages != 0) status.oldest_waits_for = held_for(status.figures.oldest, ledger_.age());
-    // Which clients have it open is in the ledger. What their threads are, they say themselves.
+    // Which clients have it open is in the ledger. Their threads say themselves what they are.
     for (const Client &client : clients) {
         const std::uint32_t opened = opened_by(client, channel);
         if (opened == 0 || has_departed(client)) continue;
@@ -310,14 +331,7 @@ std::vector<Client> ManagedPool::take_unused_channels() {
     const auto channels = ledger_.channels();
     const std::vector<Client> clients = clients_.all();
     for (LedgerChannel &channel : channels) {
-        const std::uint32_t id = channel.client_id.load(std::memory_order_acquire);
-        if (id == 0) continue;
-        const auto seat = clients_.at(ProcessSlot{channel.slot});
-        // Its seat has gone, and its blocks with it.
-        if (!seat || seat->id != id) {
-            const MutexLock lock(channels_mutex_);
-            channel.client_id.store(0, std::memory_order_release);
-        }
+        if (channel.client_id.load(std::memory_order_acquire) != 0) forget_if_gone(channel);
     }
     for (const Client &client : clients) {
         if (client.tier != wire::Tier::channel || has_departed(client)) continue;
@@ -327,7 +341,10 @@ std::vector<Client> ManagedPool::take_unused_channels() {
         const auto has_it_open = [&](const Client &other) { return opened_by(other, *channel) != 0; };
         const bool is_used =
             channel != channels.end() && (stays_alone(*channel) || std::ranges::any_of(clients, has_it_open));
-        if (!is_used) unused.push_back(client);
+        if (is_used) continue;
+        // Before anybody else can open it: this is the worker's thread.
+        if (channel != channels.end()) channel->stays.store(ChannelStays::going, std::memory_order_release);
+        unused.push_back(client);
     }
     return unused;
 }
