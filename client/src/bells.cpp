@@ -94,17 +94,18 @@ bool is_on_its_way(HandleBells &bells, OtherBell &other) {
     return false;
 }
 
-// Asks for the bell, and does not wait for the reply.
-void ask_for(numacre_channel *channel, OtherBell &other, std::uint64_t serial) {
+// Asks for the bell, and does not wait for the reply. False: the daemon cannot be asked now.
+bool ask_for(numacre_channel *channel, OtherBell &other, std::uint64_t serial) {
     HandleBells &bells = channel->bells;
-    if (bells.not_before != 0 && now_nanoseconds() < bells.not_before) return;
+    if (bells.not_before != 0 && now_nanoseconds() < bells.not_before) return false;
     bells.not_before = 0;
     const auto give_up = [&](int connection) {
         if (connection >= 0) os::close(connection);
         bells.not_before = now_nanoseconds() + kLeftAloneNanoseconds;
+        return false;
     };
     sockaddr_un daemon{};
-    if (address_of(channel->pool->runtime_dir, daemon) != 0) return;
+    if (address_of(channel->pool->runtime_dir, daemon) != 0) return false;
     const int connection = os::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (connection < 0) return give_up(connection);
     wire::BellRequest request = request_of(channel->pool, wire::BellRequest::Wish::fetch);
@@ -116,22 +117,25 @@ void ask_for(numacre_channel *channel, OtherBell &other, std::uint64_t serial) {
     other.serial = serial;
     other.asking = keep(connection);
     ++bells.asking;
+    return true;
 }
 
-// As Bells::ring() wants it. False: the party stays armed, because it is rung later or cannot be rung now.
-bool ring_party(numacre_channel *channel, std::uint32_t party, std::uint64_t serial) {
+enum class Rung : std::uint8_t { yes, by_the_daemon, not_now };
+
+Rung ring_party(numacre_channel *channel, std::uint32_t party, std::uint64_t serial) {
     HandleBells &bells = channel->bells;
-    if (party == channel->party) return serial == bells.serial && ring_one(bells.bell);
+    // Its own thread looks at the ring before it sleeps.
+    if (party == channel->party)
+        return serial == bells.serial && ring_one(bells.bell) ? Rung::yes : Rung::by_the_daemon;
     OtherBell &other = bells.others[party - 1];
     if (is_on_its_way(bells, other)) {
-        if (other.serial == serial) return false;
+        if (other.serial == serial) return Rung::by_the_daemon;
         end_asking(bells, other);  // for an earlier bell of this party
     }
-    if (other.serial == serial && ring_one(other.bell)) return true;
+    if (other.serial == serial && ring_one(other.bell)) return Rung::yes;
     drop(other.bell);
     other.serial = 0;
-    ask_for(channel, other, serial);
-    return false;
+    return ask_for(channel, other, serial) ? Rung::by_the_daemon : Rung::not_now;
 }
 
 // --- of a private pool -----------------------------------------------------------------------------------------------
@@ -151,7 +155,8 @@ bool ring_private(numacre_channel *channel, std::uint32_t party) {
 int make_private(numacre_channel *channel) {
     std::atomic<int> &there = private_bell(channel, channel->party);
     int fd = there.load(std::memory_order_acquire) - 1;
-    if (fd < 0) {
+    // The program may have closed it, although it must not: the number is perhaps another file's.
+    if (fd < 0 || !is_open({fd, channel->pool->private_channels.bell_inode.load(std::memory_order_relaxed)})) {
         fd = os::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (fd < 0)
             return fail_with_remedy(Errc::too_many_clients,
@@ -201,7 +206,13 @@ void forget_own(HandleBells &bells) {
     if (is_open(bells.lifeline)) (void)os::send(bells.lifeline.fd, &end, sizeof end, MSG_NOSIGNAL | MSG_DONTWAIT);
     drop(bells.lifeline);
     // An eventfd shares its inode with other files: only the number tells whether the program has closed ours.
-    if (bells.bell_id == 0 || eventfd_id_of(bells.bell.fd).value_or(bells.bell_id) == bells.bell_id) drop(bells.bell);
+    if (is_open(bells.bell) &&
+        (bells.bell_id == 0 || eventfd_id_of(bells.bell.fd).value_or(bells.bell_id) == bells.bell_id)) {
+        // Others have the file, too: in an epoll set that still has it, it would be readable for as long as they do.
+        std::uint64_t rung = 0;
+        (void)!os::read(bells.bell.fd, &rung, sizeof rung);
+        drop(bells.bell);
+    }
     bells.bell = {};
     bells.serial = 0;
 }
@@ -248,13 +259,34 @@ void ring_bells(numacre_channel *channel, std::uint64_t what) {
     const NotCancelled not_cancelled;
     const int error_before = errno;
     HandleBells &bells = channel->bells;
+    bells.owed &= ~what;
     Bells<Env>{channel->channel.view()}.ring(what, [&](std::uint32_t party, std::uint64_t serial) {
-        return is_private(channel) ? ring_private(channel, party) : ring_party(channel, party, serial);
+        if (is_private(channel)) return ring_private(channel, party);
+        const Rung rung = ring_party(channel, party, serial);
+        if (rung == Rung::not_now) bells.owed |= what;
+        return rung == Rung::yes;
     });
     // Replies that nobody reads would count against the user.
     for (std::uint32_t other = 0; bells.asking != 0 && other < channel->channel.view().shape.parties; ++other)
         (void)is_on_its_way(bells, bells.others[other]);
     errno = error_before;
+}
+
+void ring_owed(numacre_channel *channel) {
+    for (const std::uint64_t what : {ArmedWord::kMessages, ArmedWord::kRoom})
+        if ((channel->bells.owed & what) != 0) ring_bells(channel, what);
+}
+
+void drop_inherited_bells(numacre_channel *channel) {
+    HandleBells &bells = channel->bells;
+    // The bells of a private pool are the pool's.
+    if (is_private(channel)) return;
+    drop(bells.lifeline);
+    drop(bells.bell);
+    for (OtherBell &other : bells.others) {
+        drop(other.asking);
+        drop(other.bell);
+    }
 }
 
 void close_bells(numacre_channel *channel) {

@@ -34,12 +34,18 @@ struct HandleBells {
     OtherBell others[kPartiesMost];   // by party - 1
     std::uint32_t asking = 0;         // how many of them are being fetched
     std::uint64_t not_before = 0;     // ns: the daemon could not be asked, and is left alone until then
+    std::uint64_t owed = 0;           // kMessages, kRoom: somebody waits for this who could not be rung
 };
 
 // After a change of the ring. what: ArmedWord::kMessages, kRoom. Rings for all who wait by their descriptors. Never
 // waits. errno is kept.
 [[gnu::cold]] void ring_bells(numacre_channel *channel, std::uint64_t what);
+// Rings for those who could not be rung before: without a descriptor to ask the daemon by, or while it did not answer.
+// At each call on the handle, as they may sleep beside what they wait for.
+[[gnu::cold]] void ring_owed(numacre_channel *channel);
 // The handle is being closed: its party has left already.
 void close_bells(numacre_channel *channel);
+// In a forked child: closes what it has inherited, and tells nobody.
+void drop_inherited_bells(numacre_channel *channel);
 
 }  // namespace numacre::client

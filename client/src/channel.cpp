@@ -128,6 +128,10 @@ void ring_watchers(numacre_channel *channel, std::uint64_t what) {
     if (Bells<Env>{channel->channel.view()}.has_watchers(what) || channel->bells.asking != 0) [[unlikely]]
         ring_bells(channel, what);
 }
+void ring_what_is_owed(numacre_channel *channel) {
+    if (channel->bells.owed != 0) [[unlikely]]
+        ring_owed(channel);
+}
 // The state of the channel has changed, and both sides look at it.
 void call_all(numacre_channel *channel) {
     ring_watchers(channel, ArmedWord::kMessages);
@@ -188,15 +192,20 @@ int fail_refused_block(numacre_channel *channel, void *const *blocks, unsigned r
     Place place{};
     Block block;
     IndexEntry entry;
-    if (own_block(channel->pool, blocks[refused], place, block, entry))
+    const bool is_owned = own_block(channel->pool, blocks[refused], place, block, entry);
+    if (is_owned && entry.is_lent())
         return fail_with_remedy(Errc::not_owner,
-                                "the block at %p is named twice, or another thread frees it: send each "
-                                "block once",
+                                "the block at %p has been held since it was allocated, and may be held still: send its "
+                                "content in another block, or its reference in a message",
+                                blocks[refused]);
+    if (is_owned)
+        return fail_with_remedy(Errc::not_owner,
+                                "the block at %p is named twice, or another thread frees it: send each block once",
                                 blocks[refused]);
     return not_owned(channel->pool, blocks[refused], "numacre_send");
 }
 
-// A block that has a reference could be taken while it is sent.
+// A block that has a reference could be taken while it is sent. One that has been held may be held still.
 bool withdraw(numacre_pool *pool, const void *address) {
     Place place{};
     Block block;
@@ -207,6 +216,7 @@ bool withdraw(numacre_pool *pool, const void *address) {
 
 int send_once(numacre_channel *channel, void *const *blocks, unsigned count) {
     numacre_pool *const pool = channel->pool;
+    ring_what_is_owed(channel);
     BlockPlace places[kBurstMost];
     for (unsigned next = 0; next < count; ++next) {
         Place place{};
@@ -224,7 +234,7 @@ int send_once(numacre_channel *channel, void *const *blocks, unsigned count) {
                 ring_watchers(channel, ArmedWord::kMessages);
                 return 0;
             case SendResult::published:
-                if (!withdraw(pool, blocks[refused])) return not_owned(pool, blocks[refused], "numacre_send");
+                if (!withdraw(pool, blocks[refused])) return fail_refused_block(channel, blocks, refused);
                 continue;
             case SendResult::full:
                 if (channel->channel.have_all_gone(PartyOwner::kReceives))
@@ -283,6 +293,7 @@ int send(numacre_channel *channel, void *const *blocks, unsigned count) {
 int receive_once(numacre_channel *channel, void **blocks, unsigned most, unsigned *count, int *redelivered,
                  std::uint64_t &frames) {
     numacre_pool *const pool = channel->pool;
+    ring_what_is_owed(channel);
     const PoolAge since = Attention::age(pool->view.header->attention.load(std::memory_order_relaxed));
     bool has_looked_again = false;
     for (;;) {
@@ -393,7 +404,10 @@ extern "C" int numacre_channel_open(numacre_pool *pool, const char *name, const 
 extern "C" int numacre_channel_close(numacre_channel *channel) {
     if (channel == nullptr) return 0;
     numacre_pool *const pool = channel->pool;
-    if (pool->fork_generation != fork_generation()) return fail_forked();
+    if (pool->fork_generation != fork_generation()) {
+        drop_inherited_bells(channel);
+        return fail_forked();
+    }
     {
         const NotCancelled not_cancelled;
         Bells<Env>{channel->channel.view()}.remove(channel->party);

@@ -31,8 +31,11 @@ namespace {
 [[gnu::noinline]] int slow_hold(const Lane &lane, const NodeLane &node, Reference reference, void **block) {
     Block held;
     const Errc code = node.buddy->hold(node.self, *lane.holds, reference, held);
-    if (code != Errc::ok) [[unlikely]]
+    if (code != Errc::ok) [[unlikely]] {
+        // A hold that came too late may have been the last one, and have freed the block.
+        if (has_waiters(lane)) serve_waiters(lane.pool, lane.actor);
         return not_held(reference.bits(), code);
+    }
     *block = address_of(lane, node, held.base);
     return 0;
 }

@@ -337,10 +337,15 @@ Answer<void> Daemon::remove_name(const std::string &name, const NameText &text) 
     if (!pool) return Unexpected{pool.error()};
     const ManagedPool::Turn turn(**pool);
     if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
+    if ((*pool)->busy_for() >= kStuckAfter)
+        return Unexpected{
+            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
+                                         "\": evict the client that keeps them busy, then remove the name again"}};
     NameEntry entry;
     entry.name = text;
-    if (auto removed = (*pool)->change_name(entry, std::nullopt, {0, 0, true}, nullptr); !removed)
-        return Unexpected{removed.error()};
+    const auto removed =
+        (*pool)->record_worker().run([&] { return (*pool)->change_name(entry, std::nullopt, {0, 0, true}, nullptr); });
+    if (!removed) return Unexpected{removed.error()};
     return {};
 }
 

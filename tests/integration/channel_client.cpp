@@ -3,7 +3,8 @@
 // usage: channel_client RUNTIME_DIR CHANNEL send FILE FIRST COUNT BURST    sends numbered messages, in bursts
 //        channel_client RUNTIME_DIR CHANNEL receive FILE MOST              receives until the stream ends
 //        channel_client RUNTIME_DIR CHANNEL step FILE FIRST                sends the next message for each line of
-//                                                                          standard input, and says "sent"
+//                                                                          standard input, and says "sent"; for
+//                                                                          the line "n" it tries to send no block
 //        channel_client RUNTIME_DIR CHANNEL open FLAGS CAPACITY BURST      opens the channel and says what it is told
 //        channel_client RUNTIME_DIR CHANNEL reopen ROUNDS                  closes and opens it, again and again
 //
@@ -164,6 +165,12 @@ private:
 
 void send_by_steps(numacre_pool *pool, numacre_channel *channel, Record *record, std::uint64_t next) {
     for (int character = 0; (character = std::getchar()) != EOF;) {
+        if (character == 'n') {
+            void *none = nullptr;
+            if (numacre_send(channel, &none, 1) == -EPERM) std::puts("nothing sent");
+            (void)std::getchar();
+            continue;
+        }
         if (character != '\n') continue;
         void *block = nullptr;
         check(numacre_alloc(pool, kBlockBytes, &block), "numacre_alloc");

@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -449,6 +450,23 @@ class Descriptors(unittest.TestCase):
                 for number, killed in enumerate(receivers[:2], 3):
                     killed.kill()
                     self.step_and_see(sender, record, number)
+
+    def test_a_sender_without_descriptors_wakes_up_others_once_it_has_one(self):
+        with serving() as daemon, contextlib.closing(Record(10)) as record:
+            self.receiver(daemon, record, "receive-epoll")
+            sender = self.stepper(daemon, record, 0)
+            pid = sender.process.pid
+            limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, limits[1]))
+            self.step(sender)
+            time.sleep(0.3)
+            self.assertEqual(record.received(0), 0, "nobody could be woken up")
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+            time.sleep(0.1)  # the daemon is left alone for a moment after each failure
+            sender.process.stdin.write("n\n")
+            sender.process.stdin.flush()
+            self.assertEqual(sender.line(), "nothing sent")
+            wait_until("message 0 is received", lambda: record.received(0))
 
     def test_each_of_two_senders_and_of_two_receivers(self):
         with serving() as daemon, contextlib.closing(Record(200)) as record:

@@ -412,8 +412,9 @@ TEST_F(CliFake, names_say_what_they_are_bound_to_and_are_removed) {
 
 TEST_F(CliFake, channels_say_how_full_they_are_and_who_sends_and_receives) {
     const std::string table = run({"channels", "default"}).out;
-    EXPECT_THAT(table, MatchesRegex("(.|\n)*frames +default +900 +24 +1024 +924 MiB +1 min 5 s +2 +0 +5000 +4100 +7 +1000 +"
-                                    "while needed +open, senders sleep\n(.|\n)*"));
+    EXPECT_THAT(table,
+                MatchesRegex("(.|\n)*frames +default +900 +24 +1024 +924 MiB +1 min 5 s +2 +0 +5000 +4100 +7 +1000 +"
+                             "while needed +open, senders sleep\n(.|\n)*"));
     EXPECT_THAT(table, HasSubstr("ended, removed\n"));
     EXPECT_THAT(table, MatchesRegex("(.|\n)*frames +default +8 +4243 +\\?\\[2Jevil\\? +2 +2 +0\n"));
     EXPECT_THAT(table, Not(HasSubstr("SENT/S"))) << "one look gives no rate";

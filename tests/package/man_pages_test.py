@@ -399,7 +399,7 @@ class PageOfTheLibrary(unittest.TestCase):
         for name in classes:
             self.assertRegex(text, rf"\*{name}\*|\*{name}::", f"{name} of numacre.hpp")
         members = set()
-        for name in ("Pool", "Block", "Hold"):
+        for name in ("Pool", "Block", "Hold", "Channel", "TypedChannel", "Message"):
             body = re.search(rf"^class {name} {{\npublic:\n(.*?)^private:", self.hpp, re.M | re.S).group(1)
             found = re.findall(r"^    (?:[\w:<>&*,]+ )+?[*&]?(\w+)\([^)]*\)[^;{]*(?:\{|;)", body, re.M)
             # Without constructors, and operator bool.

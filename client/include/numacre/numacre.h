@@ -15,17 +15,18 @@
  *
  * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and a call of its thread
  * on the handle has succeeded before. The handler may make any call except numacre_attach and its kin,
- * numacre_objects_open, numacre_open_private, numacre_detach, numacre_event_fd, numacre_name_set, numacre_name_remove
- * and numacre_name_watch on a handle that only this handler
- * uses. Two handlers that share a handle must not interrupt each other (sa_mask). On a handle that the interrupted code
- * may be using, the handler may call numacre_free_uncached, numacre_free_run, numacre_take, numacre_ref_of,
- * numacre_usable_size, numacre_client_id, numacre_events and numacre_is_asleep, and nothing else. The cache of a thread
- * is not protected against the thread's own signal handlers: a block might be lost, or handed out twice. A call that
- * would have to change the pool's memory while its own thread is in the middle of such a change returns -EBUSY and does
- * nothing: call again when the handler has returned. A handler whose call fails leaves its own sentence in
- * numacre_last_error(). While a thread ends, calls of its handlers return -EBUSY, also in a child that such a handler
- * forks. After the library's destructor (by pthread_key_create) has run in the thread, handlers of signals that cannot
- * be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must not call the library any more.
+ * numacre_objects_open, numacre_open_private, numacre_detach, numacre_event_fd, numacre_pin, numacre_name_set,
+ * numacre_name_remove, numacre_name_watch, numacre_channel_open, numacre_channel_close, numacre_channel_remove and
+ * numacre_channel_fd on a handle that only this handler uses. Two handlers that share a handle must not interrupt each
+ * other (sa_mask). On a handle that the interrupted code may be using, the handler may call numacre_free_uncached,
+ * numacre_free_run, numacre_take, numacre_ref_of, numacre_usable_size, numacre_client_id, numacre_events and
+ * numacre_is_asleep, and nothing else. The cache of a thread is not protected against the thread's own signal handlers:
+ * a block might be lost, or handed out twice. A call that would have to change the pool's memory while its own thread
+ * is in the middle of such a change returns -EBUSY and does nothing: call again when the handler has returned. A
+ * handler whose call fails leaves its own sentence in numacre_last_error(). While a thread ends, calls of its handlers
+ * return -EBUSY, also in a child that such a handler forks. After the library's destructor (by pthread_key_create) has
+ * run in the thread, handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must
+ * not call the library any more.
  *
  * siglongjmp: a handler may leave by siglongjmp a call of its thread that sleeps until memory is free (NUMACRE_WAIT),
  * if numacre_is_asleep returns 1. Once such a call has begun to wait, handlers run while the call sleeps and at no
@@ -551,10 +552,10 @@ NUMACRE_API int numacre_channel_remove(numacre_pool *pool, const char *name);
  * then on, and references to them become stale. Bytes that were written before are seen by the receiver. One locked
  * instruction in all, two more for a block that has a reference; enters the kernel only to wake a receiver that sleeps.
  * Never waits. If the caller dies inside, all are sent, or all are freed.
- * Errors: -EAGAIN the channel is full; -EPERM a block is not the caller's, or is named twice; -ESHUTDOWN the stream has
- * ended; -EPIPE the channel is full, and there were receivers and all of them are gone; -EINVAL a bad count or a NULL
- * pointer; -EUCLEAN the channel's memory is damaged; -EUSERS (only in a pool with quotas) no thread slot is left;
- * -ECHILD. The caller still has all blocks then. */
+ * Errors: -EAGAIN the channel is full; -EPERM a block is not the caller's, is named twice, or has been held
+ * (numacre_hold) since it was allocated; -ESHUTDOWN the stream has ended; -EPIPE the channel is full, and there were
+ * receivers and all of them are gone; -EINVAL a bad count or a NULL pointer; -EUCLEAN the channel's memory is damaged;
+ * -EUSERS (only in a pool with quotas) no thread slot is left; -ECHILD. The caller still has all blocks then. */
 NUMACRE_API int numacre_send(numacre_channel *channel, void *const *blocks, unsigned count);
 
 /* As numacre_send, but waits for room, timeout_ms at most; 0: for ever. Sleeps in the kernel. Also -ETIMEDOUT. */
@@ -577,13 +578,14 @@ NUMACRE_API int numacre_receive_wait(numacre_channel *channel, void **blocks, un
 /* Stores a descriptor that becomes readable when there may be something to receive, or room, so that a program can wait
  * for channels beside its sockets: poll, epoll, io_uring (IORING_OP_POLL_ADD). Each handle has one of its own, an
  * eventfd: no other receiver takes its wake-up, stopped or dead. Nobody signals it before numacre_channel_arm: arm it,
- * wait, call numacre_receive until -EAGAIN, arm it again. The program does not read from it: numacre_channel_arm does.
- * The descriptor stays the handle's; numacre_channel_close closes it. The first call asks the daemon, and waits for
- * 30 s at most; later calls store the same descriptor, and another one if the daemon has ended meanwhile (the old one
- * is closed). A private pool needs no daemon. Enters the kernel. If the caller dies inside, nothing is left. Errors:
- * -ECONNREFUSED no daemon: numacre_receive_wait needs none; -EUSERS no descriptor or connection is left, here or in the
- * daemon, where a descriptor counts as two connections; -EINVAL a pointer is NULL; -ENOENT the pool has been deleted;
- * -ESRCH the daemon does not know this client; -ENOMEM; -EPROTONOSUPPORT the daemon is too old; -ETIMEDOUT; -ECHILD. */
+ * wait, call numacre_receive until it finds nothing, arm it again. The program does not read from it:
+ * numacre_channel_arm does. The descriptor stays the handle's; numacre_channel_close closes it. The first call asks the
+ * daemon, and waits for 30 s at most; later calls store the same descriptor, and another one if the daemon has ended
+ * meanwhile (the old one is closed). A private pool needs no daemon. Enters the kernel. If the caller dies inside,
+ * nothing is left. Errors: -ECONNREFUSED no daemon: numacre_receive_wait needs none; -EUSERS no descriptor or
+ * connection is left, here or in the daemon, where a descriptor counts as two connections; -EINVAL a pointer is NULL;
+ * -ENOENT the pool has been deleted; -ESRCH the daemon does not know this client; -ENOMEM; -EPROTONOSUPPORT the daemon
+ * is too old; -ETIMEDOUT; -ECHILD. */
 NUMACRE_API int numacre_channel_fd(numacre_channel *channel, int *fd);
 
 /* Makes the handle's descriptor unreadable, and has it signalled once when there is something to receive (messages not
@@ -591,11 +593,12 @@ NUMACRE_API int numacre_channel_fd(numacre_channel *channel, int *fd);
  * side have gone; at once if it is so already. Call it before each wait. Both 0: nobody signals it any more. Signals
  * may come without a cause. A sender does not enter the kernel for a handle that is not armed. Some system calls.
  * A sender that is killed before it has signalled is made up for by the daemon; one that is stopped there signals when
- * it goes on: wait with a timeout where that matters (numacre_receive_wait looks again each second), and where the
- * daemon may refuse senders a connection. Never blocks. If the caller dies inside, nobody misses anything. Errors:
- * -ECONNREFUSED the daemon that made the descriptor has ended (the descriptor is signalled then): it is armed all the
- * same, and those who have signalled it before go on; call numacre_channel_fd for another one; -EINVAL channel is NULL,
- * room is more than the burst, or numacre_channel_fd has not been called; -ECHILD. */
+ * it goes on, and one that cannot ask the daemon for the descriptor at its next call on its handle for which it can:
+ * wait with a timeout where that matters (numacre_receive_wait looks again each second). Never blocks. If the caller
+ * dies inside, nobody misses anything. Errors: -ECONNREFUSED the daemon that made the descriptor has ended (the
+ * descriptor is signalled then): it is armed all the same, and those who have signalled it before go on; call
+ * numacre_channel_fd for another one; -EINVAL channel is NULL, room is more than the burst, or numacre_channel_fd has
+ * not been called; -ECHILD. */
 NUMACRE_API int numacre_channel_arm(numacre_channel *channel, int messages, unsigned room);
 
 /* A channel as it is. Later versions append fields. */

@@ -275,7 +275,7 @@ struct ChannelOptions {
 
 // A block from a channel.
 struct Received {
-    Block block;
+    Block block;                  // the receiver's now
     bool is_redelivered = false;  // another receiver had taken it out of the channel, and died
 };
 
@@ -401,6 +401,7 @@ public:
     Message(Block block, bool is_redelivered) : block_(std::move(block)), is_redelivered_(is_redelivered) {}
     // The message.
     T &operator*() const { return *static_cast<T *>(block_.data()); }
+    // A member of the message.
     T *operator->() const { return static_cast<T *>(block_.data()); }
     // Another receiver had taken it out of the channel, and died.
     bool is_redelivered() const { return is_redelivered_; }

@@ -34,10 +34,10 @@ void AttachServer::see_to_channel(Session &session, const ChannelOrder &order) {
     const auto caller = caller_of(session, order.instance_id, order.slot, order.process_generation);
     if (!caller) return refuse_call(session.id, "channel", caller.error());
     if (caller->pool->worker().busy_for() > kPatienceWithPool)
-        return refuse_call(session.id, "channel",
-                           {Errc::timed_out,
-                            "pool \"" + caller->pool->name() +
-                                "\" cannot see to channels now, for it is being changed: try again later"});
+        return refuse_call(
+            session.id, "channel",
+            {Errc::timed_out, "pool \"" + caller->pool->name() +
+                                  "\" cannot see to channels now, for it is being changed: try again later"});
     begin_to_serve(session);
     watch_for_hang_up(session);
     see_to_channel(session.id, *caller, order, std::chrono::steady_clock::now() + kGoingPatience);

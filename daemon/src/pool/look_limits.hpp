@@ -1,5 +1,5 @@
-// What the looks at a pool have in common (managed_pool_looks.cpp, managed_pool_channels.cpp): how long they may take,
-// and what an age code means.
+// Rules of all looks at a pool (managed_pool_looks.cpp, managed_pool_channels.cpp): how long they may take, and what an
+// age code means.
 #pragma once
 
 #include <chrono>

@@ -364,9 +364,11 @@ Answer<std::uint64_t> ManagedPool::change_name(const NameEntry &entry, const Nam
                                                          "): see the runbook NumacrePoolCorrupt"}};
     }
     if (const auto there = names_.find(entry.name); there && there->kind == NameKind::channel)
-        return Unexpected{Failure{Errc::already_exists, "name \"" + text_of(entry.name) +
-                                                            "\" is a channel's, and goes with it: remove the channel "
-                                                            "(numacre_channel_remove), or use another name"}};
+        return Unexpected{
+            Failure{Errc::already_exists, "name \"" + text_of(entry.name) + "\" is a channel's, and goes with it: " +
+                                              (client == nullptr ? "use numacre channels --remove"
+                                                                 : "remove the channel (numacre_channel_remove), or "
+                                                                   "use another name")}};
     return entry.kind == NameKind::none ? names_.unbind(entry.name, condition, asker)
                                         : names_.bind(entry, condition, asker);
 }

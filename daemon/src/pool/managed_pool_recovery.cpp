@@ -2,6 +2,7 @@
 // The worker's thread only.
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -200,14 +201,15 @@ void ManagedPool::seize(NumaNode numa_node, Block block, Quarantine::Era era) {
 void ManagedPool::list_seized() {
     const auto now = Quarantine::Clock::now();
     std::vector<std::int64_t> frames(nodes_.size());
+    // Each block's numa node and first frame.
+    const auto key_of = [](NumaNode numa_node, Block block) { return std::pair{numa_node.value, block.base.value}; };
+    std::set<std::pair<std::uint8_t, std::uint64_t>> read;
+    for (const Quarantine::Seized &one : read_seized_) read.insert(key_of(one.numa_node, one.block));
     quarantine_.begin_listing();
     Recovery<ProductionEnv>(shared_, std::span<const View>(views_))
         .for_each_seized([&](NumaNode numa_node, Block block, Quarantine::Era era) {
             frames[numa_node.value] += static_cast<std::int64_t>(block.order.frames());
-            const auto is_it = [&](const Quarantine::Seized &one) {
-                return one.numa_node == numa_node && one.block == block;
-            };
-            if (std::ranges::any_of(read_seized_, is_it)) return;
+            if (read.contains(key_of(numa_node, block))) return;
             quarantine_.list(numa_node, block, era, now);
         });
     quarantine_.end_listing();

@@ -73,7 +73,9 @@ std::optional<Failure> Names::check_quota(const std::optional<NameEntry> &before
     if (asker.is_operator || (before && before->user == asker.user)) return std::nullopt;
     std::size_t of_user = 0;
     for (std::uint32_t place = 0; place < kNames; ++place)
-        if (book_.is_used(place) && book_.at(place).user == asker.user) ++of_user;
+        // Channels bring their names along, and have limits of their own.
+        if (book_.is_used(place) && book_.at(place).user == asker.user && book_.at(place).kind != NameKind::channel)
+            ++of_user;
     if (of_user < kOfUser) return std::nullopt;
     return Failure{Errc::over_quota, "user " + std::to_string(asker.user) + " has " + std::to_string(of_user) +
                                          " names in pool \"" + pool_name_ + "\", of at most " +

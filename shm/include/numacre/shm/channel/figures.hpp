@@ -1,4 +1,4 @@
-// What a channel has in it at about this moment, for those who watch it. Others send and receive meanwhile, so these
+// The content of a channel at about this moment, for those who watch it. Others send and receive meanwhile, so these
 // are figures and no promises. Words that somebody has scribbled over make them wrong, and do nothing else: the
 // channel's shape bounds every loop.
 #pragma once
