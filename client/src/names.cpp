@@ -193,7 +193,7 @@ int change_here(numacre_pool *pool, NameEntry entry, bool compares, std::uint64_
     return 0;
 }
 
-// -----------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 // entry.kind none: unbinds the name.
 int change(numacre_pool *pool, const NameEntry &entry, bool compares, std::uint64_t expected, std::uint64_t *version) {

@@ -205,7 +205,7 @@ class EveryPage(unittest.TestCase):
         commands = commands_of_numacre()
         of_numacre = set(Help("numacre").options).union(*(help.options for help in commands.values()))
         of_numacred = set(Help("numacred").options)
-        of_eal = {"--iova-mode", "--mbuf-pool-ops-name"}
+        of_eal = {"--iova-mode", "--mbuf-pool-ops-name", "--vdev"}
         allowed = dict(zip(PAGES, (of_numacre, set(), of_numacred, of_numacred, of_eal)))
         for name in ALL_PAGES:
             # Those behind a command are looked at above.

@@ -417,8 +417,9 @@ private:
 // has written: both agree on T.
 template <class T>
 class TypedChannel {
-public:
     static_assert(std::is_trivially_copyable_v<T>, "a message is read by another process, as bytes");
+
+public:
     // The messages go through this channel of this pool.
     TypedChannel(numacre_pool *pool, Channel channel) : pool_(pool), channel_(std::move(channel)) {}
 

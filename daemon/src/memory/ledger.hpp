@@ -64,9 +64,9 @@ struct LedgerClient {
     Durable<std::uint8_t> channels[kChannels];
 };
 
-// Whether a channel stays when nobody has it open. while_needed: as long as it has messages. going: it has been found to
-// be one that nobody needs, and its seat is being reaped. Nobody opens it any more, or the area of another channel would
-// lie under the handle soon.
+// Whether a channel stays when nobody has it open. while_needed: as long as it has messages. going: it has been found
+// to be one that nobody needs, and its seat is being reaped. Nobody opens it any more, or the area of another channel
+// would lie under the handle soon.
 enum class ChannelStays : std::uint32_t { while_needed = 0, always = 1, no = 2, going = 3 };
 
 // A channel of the pool (shm/channel/). It has a seat in the pool, whose client id says whether the entry counts.
