@@ -205,7 +205,7 @@ int fail_refused_block(numacre_channel *channel, void *const *blocks, unsigned r
     return not_owned(channel->pool, blocks[refused], "numacre_send");
 }
 
-// A block that has a reference could be taken while it is sent. One that has been held may be held still.
+// A block that has a reference could be taken while it is sent. A block that was held at some time may be held still.
 bool withdraw(numacre_pool *pool, const void *address) {
     Place place{};
     Block block;

@@ -400,7 +400,8 @@ class PageOfTheLibrary(unittest.TestCase):
             self.assertRegex(text, rf"\*{name}\*|\*{name}::", f"{name} of numacre.hpp")
         members = set()
         for name in ("Pool", "Block", "Hold", "Channel", "TypedChannel", "Message"):
-            body = re.search(rf"^class {name} {{\n(?:    .*\n|\n)*?public:\n(.*?)^private:", self.hpp, re.M | re.S).group(1)
+            face = rf"^class {name} {{\n(?:    [^\n]*\n|\n)*?public:\n(.*?)^private:"
+            body = re.search(face, self.hpp, re.M | re.S).group(1)
             found = re.findall(r"^    (?:[\w:<>&*,]+ )+?[*&]?(\w+)\([^)]*\)[^;{]*(?:\{|;)", body, re.M)
             # Without constructors, and operator bool.
             members |= {f"{name}::{member}" for member in found if member not in (name, "bool")}
