@@ -608,7 +608,7 @@ def channels(page):
             ranged(rate("numacre_channel_received_total", POOL, "channel"), "received, {{channel}}"),
         ],
         "ops",
-        width=8,
+        width=6,
     )
     page.series(
         "Oldest message",
@@ -616,7 +616,7 @@ def channels(page):
         "nobody receives.",
         [ranged(of("oldest_seconds"), "{{channel}}")],
         "s",
-        width=8,
+        width=6,
     )
     page.series(
         "Redelivered messages",
@@ -629,7 +629,21 @@ def channels(page):
             )
         ],
         "short",
-        width=8,
+        width=6,
+    )
+    page.series(
+        "Dropped and overtaken",
+        "Messages that senders dropped to make room (numacre_send_over), and those of broadcast channels that readers "
+        "were too slow for; each reader counts. More capacity, or faster receivers.",
+        [
+            ranged(
+                f"sum by (channel) (increase(numacre_channel_{metric}_total{{{POOL}}}[$__rate_interval]))",
+                f"{metric}, {{{{channel}}}}",
+            )
+            for metric in ("dropped", "overtaken")
+        ],
+        "short",
+        width=6,
     )
 
 

@@ -340,12 +340,18 @@ std::string channel_state_text(const v1::Channel &channel) {
     return text;
 }
 
+// An older daemon has queues only, and does not say so.
+std::string kind_text(const v1::Channel &channel) {
+    return channel.kind().empty() ? "queue" : channel.kind();
+}
+
 }  // namespace
 
 void print_channels(std::ostream &out, const v1::ListChannelsResponse &channels,
                     const std::vector<std::optional<ChannelRates>> &rates) {
     std::vector<Table::Column> columns{{"CHANNEL"},
                                        {"POOL"},
+                                       {"KIND"},
                                        {"WAITING", Align::right},
                                        {"RETURNED", Align::right},
                                        {"CAPACITY", Align::right},
@@ -355,7 +361,9 @@ void print_channels(std::ostream &out, const v1::ListChannelsResponse &channels,
                                        {"RECEIVERS", Align::right},
                                        {"SENT", Align::right},
                                        {"RECEIVED", Align::right},
-                                       {"AGAIN", Align::right}};
+                                       {"AGAIN", Align::right},
+                                       {"DROPPED", Align::right},
+                                       {"OVERTAKEN", Align::right}};
     if (!rates.empty()) {
         columns.push_back({"SENT/S", Align::right});
         columns.push_back({"RECEIVED/S", Align::right});
@@ -377,6 +385,7 @@ void print_channels(std::ostream &out, const v1::ListChannelsResponse &channels,
         const v1::Channel &channel = channels.channels(i);
         std::vector<std::string> row{channel.name(),
                                      channel.pool(),
+                                     kind_text(channel),
                                      number(channel.waiting_messages()),
                                      number(channel.returned_messages()),
                                      number(channel.capacity_messages()),
@@ -386,7 +395,9 @@ void print_channels(std::ostream &out, const v1::ListChannelsResponse &channels,
                                      number(channel.receivers()),
                                      number(channel.sent_messages()),
                                      number(channel.received_messages()),
-                                     number(channel.redelivered_messages())};
+                                     number(channel.redelivered_messages()),
+                                     number(channel.dropped_messages()),
+                                     number(channel.overtaken_messages())};
         if (!rates.empty()) {
             const auto &rate = rates[static_cast<std::size_t>(i)];
             row.push_back(rate ? rate_text(rate->sent_per_second) : "-");

@@ -260,14 +260,15 @@ void ring_bells(numacre_channel *channel, std::uint64_t what) {
     const int error_before = errno;
     HandleBells &bells = channel->bells;
     bells.owed &= ~what;
-    Bells<Env>{channel->channel.view()}.ring(what, [&](std::uint32_t party, std::uint64_t serial) {
+    const auto ring = [&](std::uint32_t party, std::uint64_t serial) {
         if (is_private(channel)) return ring_private(channel, party);
         const Rung rung = ring_party(channel, party, serial);
         if (rung == Rung::not_now) bells.owed |= what;
         return rung == Rung::yes;
-    });
+    };
+    with_ring(channel, [&](const auto &of_channel) { bells_on(of_channel.view()).ring(what, ring); });
     // Replies that nobody reads would count against the user.
-    for (std::uint32_t other = 0; bells.asking != 0 && other < channel->channel.view().shape.parties; ++other)
+    for (std::uint32_t other = 0; bells.asking != 0 && other < channel->shape.parties; ++other)
         (void)is_on_its_way(bells, bells.others[other]);
     errno = error_before;
 }
@@ -313,7 +314,7 @@ extern "C" int numacre_channel_fd(numacre_channel *channel, int *fd) {
         bells.serial != 0 && is_open(bells.bell) && (is_private(channel) || !has_daemon_hung_up(bells));
     if (!is_good) {
         if (const int error = is_private(channel) ? make_private(channel) : make_at_daemon(channel)) return error;
-        Bells<Env>{channel->channel.view()}.install(channel->party, bells.serial);
+        with_ring(channel, [&](const auto &ring) { bells_on(ring.view()).install(channel->party, bells.serial); });
     }
     *fd = bells.bell.fd;
     return 0;
@@ -322,7 +323,7 @@ extern "C" int numacre_channel_fd(numacre_channel *channel, int *fd) {
 extern "C" int numacre_channel_arm(numacre_channel *channel, int messages, unsigned room) {
     if (channel == nullptr) return no_result("numacre_channel_arm");
     if (channel->pool->fork_generation != fork_generation()) return fail_forked();
-    const std::uint32_t most = channel->channel.view().shape.burst;
+    const std::uint32_t most = channel->shape.burst;
     if (room > most)
         return fail_with_remedy(Errc::bad_argument,
                                 "room for %u blocks is to be waited for: use 0 to %u, the "
@@ -338,12 +339,11 @@ extern "C" int numacre_channel_arm(numacre_channel *channel, int messages, unsig
                                 "this process has closed the channel's descriptor: call numacre_channel_fd() anew");
     std::uint64_t rung = 0;
     (void)!os::read(bells.bell.fd, &rung, sizeof rung);  // EAGAIN: nobody has rung
-    Bells<Env>{channel->channel.view()}.arm(
-        channel->party, (messages != 0 ? ArmedWord::kMessages : 0) | (room != 0 ? ArmedWord::kRoom : 0));
-    PoolChannel &ring = channel->channel;
-    const bool has_message = messages != 0 && (ring.has_messages() || ring.have_all_gone(PartyOwner::kSends));
-    const bool has_room = room != 0 && (ring.has_room(room) || ring.have_all_gone(PartyOwner::kReceives));
-    if (has_message || has_room || ((messages != 0 || room != 0) && ring.is_closed())) (void)ring_one(bells.bell);
+    const std::uint64_t what = (messages != 0 ? ArmedWord::kMessages : 0) | (room != 0 ? ArmedWord::kRoom : 0);
+    with_ring(channel, [&](const auto &ring) { bells_on(ring.view()).arm(channel->party, what); });
+    const bool has_message = messages != 0 && (has_messages(channel) || have_all_gone(channel, PartyOwner::kSends));
+    const bool has_space = room != 0 && (has_room(channel, room) || have_all_gone(channel, PartyOwner::kReceives));
+    if (has_message || has_space || (what != 0 && is_closed(channel))) (void)ring_one(bells.bell);
     if (!is_private(channel) && has_daemon_hung_up(bells))
         return fail_with_remedy(Errc::daemon_gone,
                                 "the daemon that made the channel's descriptor has ended: the descriptor is armed, but "

@@ -8,6 +8,7 @@
 //        channel_client RUNTIME_DIR CHANNEL open FLAGS CAPACITY BURST      opens the channel and says what it is told
 //        channel_client RUNTIME_DIR CHANNEL reopen ROUNDS                  closes and opens it, again and again
 //
+// send-over: as send, but drops the oldest messages in place of waiting, and says how many in the end.
 // send-epoll, receive-epoll, receive-uring: as send and receive, but wait by the channel's descriptor, without a
 // timeout. These say "asleep" before the first wait, "daemon gone" when they learn of the daemon's end, and "renewed"
 // when they have another descriptor.
@@ -205,6 +206,24 @@ void send_all(numacre_pool *pool, numacre_channel *channel, Record *record, std:
     }
 }
 
+void send_over_all(numacre_pool *pool, numacre_channel *channel, Record *record, std::uint64_t first,
+                   std::uint64_t count, unsigned burst) {
+    std::vector<void *> blocks(burst);
+    std::uint64_t all = 0;
+    for (std::uint64_t next = first; next < first + count;) {
+        const auto left = first + count - next;
+        const unsigned now = left < burst ? static_cast<unsigned>(left) : burst;
+        check(numacre_alloc_bulk(pool, kBlockBytes, blocks.data(), now), "numacre_alloc_bulk");
+        for (unsigned i = 0; i < now; ++i) write_message(blocks[i], next + i);
+        unsigned dropped = 0;
+        check(numacre_send_over(channel, blocks.data(), now, &dropped), "numacre_send_over");
+        for (unsigned i = 0; i < now; ++i) record[next + i].sent.store(1, std::memory_order_relaxed);
+        all += dropped;
+        next += now;
+    }
+    std::printf("dropped %llu\n", static_cast<unsigned long long>(all));
+}
+
 void receive_all(numacre_pool *pool, numacre_channel *channel, Record *record, unsigned most, Waiter *waiter) {
     std::vector<void *> blocks(most);
     std::uint64_t all = 0;
@@ -267,7 +286,8 @@ int main(int count, char **arguments) {
     const bool steps = std::strcmp(arguments[3], "step") == 0;
     const bool sends = std::strncmp(arguments[3], "send", 4) == 0 || steps;
     const bool receives = std::strncmp(arguments[3], "receive", 7) == 0;
-    const char *const way = std::strchr(arguments[3], '-');
+    const bool over = std::strcmp(arguments[3], "send-over") == 0;
+    const char *const way = over ? nullptr : std::strchr(arguments[3], '-');
     if (!sends && !receives) {
         options.flags = static_cast<std::uint32_t>(number(4));
         options.capacity = static_cast<std::uint32_t>(number(5));
@@ -292,7 +312,9 @@ int main(int count, char **arguments) {
         Record *const record = map_record(arguments[4]);
         std::optional<Waiter> waiter;
         if (way != nullptr) waiter.emplace(channel, std::strcmp(way, "-uring") == 0);
-        if (steps)
+        if (over)
+            send_over_all(pool, channel, record, number(5), number(6), static_cast<unsigned>(number(7)));
+        else if (steps)
             send_by_steps(pool, channel, record, number(5));
         else if (sends)
             send_all(pool, channel, record, number(5), number(6), static_cast<unsigned>(number(7)),

@@ -9,88 +9,30 @@ import mmap
 import os
 import pathlib
 import random
-import re
 import resource
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from support.attach_wire import (  # noqa: E402
     ATTACH_REPLY, HEADER, LAYOUT_VERSION, MAGIC, REPLY_BYTES, WIRE_VERSION, Reply, connect
 )
-from support.daemon import Daemon, bin_dir, wait_until  # noqa: E402
+from support.channels import (  # noqa: E402
+    EXISTING, RECEIVES, SENDS, STAYS, Client, channel_of, channels, opened, refusal, series, serving
+)
+from support.daemon import wait_until  # noqa: E402
 from support.runner import SKIPPED, main  # noqa: E402
 
-CLIENT = bin_dir().parent / "test-bin" / "channel_client"
-POOL = "name=default,capacity=64M,online=64M,frame=4K,largest=4M,backing=small"
-SENDS, RECEIVES, EXISTING, STAYS = 1, 2, 4, 8
 CHANNEL_REQUEST, BELL_REQUEST, BELL_REPLY = 10, 14, 15
 REQUEST = struct.Struct("=IHHIIIHHQQII48sIIII")
 BELL = struct.Struct("=IHHIIIHHQQQ48s")
 SEED = int(os.environ.get("NUMACRE_CHANNEL_SEED") or 1)
 KILLS = int(os.environ.get("NUMACRE_CHANNEL_KILLS") or 60)
-
-
-def serving(**options):
-    return Daemon("--pool", POOL, **options)
-
-
-class Client:
-    """A process of channel_client; killed at the end of a with block."""
-
-    def __init__(self, daemon, *arguments, channel="frames"):
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([CLIENT, daemon.runtime_dir, channel, *map(str, arguments)],
-                                        stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.kill()
-
-    def line(self):
-        return self.process.stdout.readline().strip()
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-        self.process.wait()
-
-    def finish(self, last_words=""):
-        """What it says from here on, if it ends well."""
-        out, error = self.process.communicate(last_words)
-        if self.process.returncode != 0:
-            raise AssertionError(f"exit status {self.process.returncode}: {error}{out}")
-        return out
-
-
-def opened(daemon, flags=0, capacity=0, burst=0, channel="frames"):
-    """(client that has the channel open, or has been refused; error; sentence)"""
-    client = Client(daemon, "open", flags, capacity, burst, channel=channel)
-    error, sentence = client.line().split(" ", 1)
-    return client, int(error), sentence
-
-
-def refusal(daemon, *arguments, **options):
-    client, error, sentence = opened(daemon, *arguments, **options)
-    with client:
-        return error, sentence
-
-
-def channels(daemon):
-    """The seats of channels: name -> blocks."""
-    return {each["comm"]: each["blocks"] for each in daemon.clients() if each["state"] == "channel"}
 
 
 class Record:
@@ -189,11 +131,11 @@ class Opening(unittest.TestCase):
     def test_hostile_requests(self):
         def packet(**changes):
             fields = {"layout": LAYOUT_VERSION, "slot": 1, "generation": 1, "instance": 1, "wish": 0, "flags": 0,
-                      "name": b"frames", "capacity": 0, "burst": 0, "parties": 0} | changes
+                      "name": b"frames", "capacity": 0, "burst": 0, "parties": 0, "kind": 0} | changes
             return REQUEST.pack(MAGIC, WIRE_VERSION, CHANNEL_REQUEST, REQUEST.size, 0, fields["layout"],
                                 fields["slot"], 0, fields["generation"], fields["instance"], fields["wish"],
                                 fields["flags"], fields["name"], fields["capacity"], fields["burst"],
-                                fields["parties"], 0)
+                                fields["parties"], fields["kind"])
 
         with serving() as daemon:
             for changes, wanted in (
@@ -202,6 +144,7 @@ class Opening(unittest.TestCase):
                 ({"name": b"x" * 48}, "name is refused"), ({"name": b""}, "name is refused"),
                 ({"name": b"\xff\x01"}, "name is refused"), ({"capacity": 1 << 31}, "use at most"),
                 ({"burst": 65}, "use at most"), ({"parties": 65}, "use at most"),
+                ({"kind": 2}, "kind 2"), ({"kind": 0xffffffff}, "0 is a queue, 1 a broadcast channel"),
             ):
                 with contextlib.closing(connect(daemon)) as connection:
                     connection.send(packet(**changes))
@@ -219,19 +162,6 @@ class Opening(unittest.TestCase):
                     connection.send(packet(instance=instance, slot=1, generation=1))
                     self.assertIn("no client of this process", Reply(connection.recv(REPLY_BYTES)).message)
                 self.assertTrue(client["client_id"])
-
-
-def channel_of(daemon, name="frames"):
-    (found,) = [each for each in daemon.cli("channels", "default")["channels"] if each["name"] == name]
-    return found
-
-
-def series(daemon, name="frames"):
-    """The samples of the channel: metric without prefix, or metric and role -> value."""
-    text = urllib.request.urlopen(f"http://{daemon.metrics_address}/metrics", timeout=60).read().decode()
-    found = re.findall(rf'^numacre_channel_(\w+)\{{pool="default",channel="{name}"(?:,role="(\w+)")?\}} (\S+)', text,
-                       re.MULTILINE)
-    return {metric + (f" {role}" if role else ""): float(value) for metric, role, value in found}
 
 
 class Watching(unittest.TestCase):
@@ -257,7 +187,7 @@ class Watching(unittest.TestCase):
                 self.assertGreater(found.pop("oldest_seconds"), 0)
                 self.assertEqual(found, {"waiting_messages": 100, "capacity_messages": 100, "parties sender": 1,
                                          "parties receiver": 1, "sent_total": 100, "received_total": 0,
-                                         "redelivered_total": 0})
+                                         "redelivered_total": 0, "dropped_total": 0})
                 # The party slots pass to others, and the totals stay.
                 second.finish("\n")
                 with opened(daemon)[0] as ender:
@@ -397,6 +327,68 @@ class Streams(unittest.TestCase):
 
 
 WAYS = ("receive-epoll", "receive-uring")
+
+
+class Over(unittest.TestCase):
+    """numacre_send_over: what has no room any more is free, and counted."""
+
+    def test_each_message_is_received_once_or_dropped_and_counted(self):
+        messages = 20_000
+        with serving() as daemon, contextlib.closing(Record(messages)) as record, \
+                opened(daemon, capacity=16, burst=4)[0] as ender:
+            Client(daemon, "send-over", record.path, 0, messages // 2, 4).finish()
+            self.assertEqual(channel_of(daemon)["dropped_messages"], messages // 2 - 16)
+            receiver = Client(daemon, "receive", record.path, 3)
+            receiver.line()
+            out = Client(daemon, "send-over", record.path, messages // 2, messages // 2, 3).finish()
+            dropped = int(out.split()[-1]) + messages // 2 - 16
+            ender.finish("end\n")
+            received = int(receiver.finish().split()[-1])
+            self.assertEqual(received + dropped, messages)
+            record.check(self, at_most_lost=dropped)
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
+    def test_kills_of_senders_and_receivers(self):
+        a_sender, burst = 4_000_000, 4
+        dice = random.Random(SEED)
+        with serving() as daemon, contextlib.closing(Record(2 * a_sender)) as record, \
+                opened(daemon, capacity=16, burst=burst)[0] as ender:
+            next_of = {"first sender": 0, "second sender": a_sender}
+
+            def start(name):
+                if name not in next_of:
+                    return Client(daemon, "receive", record.path, dice.choice((1, 3, 64)))
+                end = a_sender if name == "first sender" else 2 * a_sender
+                return Client(daemon, "send-over", record.path, next_of[name], end - next_of[name],
+                              dice.choice((1, 2, burst)))
+
+            parties = {name: start(name) for name in (*next_of, "first receiver", "second receiver")}
+            try:
+                for _ in range(KILLS):
+                    time.sleep(dice.uniform(0.001, 0.03))
+                    name = dice.choice(list(parties))
+                    parties[name].kill()
+                    if name in next_of:
+                        number = next_of[name]
+                        while record.sent(number) or record.received(number):
+                            number += 1
+                        next_of[name] = number + burst
+                    parties[name] = start(name)
+                for name in next_of:
+                    here = next_of[name]
+                    wait_until(f"{name} goes on", lambda: record.sent(here))
+                for name in next_of:
+                    parties[name].kill()
+                ender.finish("end\n")
+                for name in ("first receiver", "second receiver"):
+                    parties[name].finish()
+            finally:
+                for party in parties.values():
+                    party.kill()
+            sent, lost = record.check(self, at_most_lost=2 * a_sender)
+            print(f"seed {SEED}: {KILLS} kills; {sent} messages sent, {lost} dropped, or in the hands of a receiver "
+                  "that died")
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
 
 
 class Descriptors(unittest.TestCase):

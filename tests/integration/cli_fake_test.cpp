@@ -413,8 +413,8 @@ TEST_F(CliFake, names_say_what_they_are_bound_to_and_are_removed) {
 TEST_F(CliFake, channels_say_how_full_they_are_and_who_sends_and_receives) {
     const std::string table = run({"channels", "default"}).out;
     EXPECT_THAT(table,
-                MatchesRegex("(.|\n)*frames +default +900 +24 +1024 +924 MiB +1 min 5 s +2 +0 +5000 +4100 +7 +1000 +"
-                             "while needed +open, senders sleep\n(.|\n)*"));
+                MatchesRegex("(.|\n)*frames +default +queue +900 +24 +1024 +924 MiB +1 min 5 s +2 +0 +5000 +4100 "
+                             "+7 +31 +0 +1000 +while needed +open, senders sleep\n(.|\n)*"));
     EXPECT_THAT(table, HasSubstr("ended, removed\n"));
     EXPECT_THAT(table, MatchesRegex("(.|\n)*frames +default +8 +4243 +\\?\\[2Jevil\\? +2 +2 +0\n"));
     EXPECT_THAT(table, Not(HasSubstr("SENT/S"))) << "one look gives no rate";
@@ -424,6 +424,10 @@ TEST_F(CliFake, channels_say_how_full_they_are_and_who_sends_and_receives) {
     EXPECT_EQ(channel.at("waiting_bytes"), 924 * kMiB);
     EXPECT_EQ(channel.at("oldest_seconds"), 65);
     EXPECT_EQ(channel.at("redelivered_messages"), 7);
+    EXPECT_EQ(channel.at("kind"), "queue");
+    EXPECT_EQ(channel.at("dropped_messages"), 31);
+    EXPECT_EQ(channel.at("overtaken_messages"), 0);
+    EXPECT_EQ(run_json({"channels"}).at("channels").at(1).at("kind"), "queue") << "of an older daemon";
     EXPECT_EQ(channel.at("sent_per_second"), nullptr);
     EXPECT_EQ(channel.at("clients").at(0).at("pid"), 4243);
     EXPECT_EQ(run_json({"channels"}).at("channels").at(1).at("oldest_seconds"), nullptr);

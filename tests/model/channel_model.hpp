@@ -35,6 +35,7 @@ inline constexpr int kAwait = 30;
 inline constexpr int kSendTwice = 40;   // + 1: the next message, named twice in one burst: refused
 inline constexpr int kWatch = 60;       // + n: receives up to n, and waits by its bell until there are some
 inline constexpr int kWatchRoom = 70;   // + n: sends its next n messages, and waits by its bell until there is room
+inline constexpr int kSendOver = 80;    // + n: sends, and drops the oldest messages for it
 inline constexpr int kAfterFirst = 51;  // waits until the first thread has sent, or is dead
 inline constexpr int kRejoin = 50;      // gives its party slot up and claims one, as soon as one is free
 
@@ -177,7 +178,7 @@ private:
         // Tallies, and what only frees and recovery of the tree write: the tree has tests of its own.
         for (std::uint32_t party = 0; party <= setup_.shape.parties; ++party) {
             PartySlot<SimEnv> &slot = view_.parties[party];
-            explorer.ignore(&slot.sent, 3 * sizeof(Word));
+            explorer.ignore(&slot.sent, 4 * sizeof(Word));
             const std::string name = party == 0 ? "daemon" : "party" + std::to_string(party);
             explorer.label(&slot.errand, sizeof(Word), name + ".errand");
             explorer.label(&slot.seen, sizeof(Word), name + ".seen");
@@ -235,6 +236,8 @@ private:
             rejoin(self, thread);
         else if (what == kAfterFirst)
             self.rest_until([this] { return explorer.dead(setup_.threads[0].process) || local_of(0).sent != 0; });
+        else if (what >= kSendOver)
+            send_over(self, thread, static_cast<unsigned>(what % 10));
         else if (what >= kWatchRoom)
             send(self, thread, static_cast<unsigned>(what % 10), Patience::watches);
         else if (what >= kWatch)
@@ -336,6 +339,31 @@ private:
                 local.asleep = false;
             }
         }
+    }
+    void send_over(Thread &self, std::size_t thread, unsigned count) {
+        Local &local = self.local<Local>();
+        std::array<BlockPlace, 4> places{};
+        std::uint64_t burst = 0;
+        for (unsigned next = 0; next < count; ++next) {
+            const auto message = static_cast<std::uint64_t>(std::countr_zero(local.held & ~local.received & ~burst));
+            places[next] = {NumaNode{0}, FrameIndex{message}};
+            burst |= bit(message);
+            self.touch(payload_of(message));
+        }
+        unsigned refused = 0;
+        local.held &= ~burst;
+        SendResult result = SendResult::full;
+        for (;;) {
+            result = channel().send(party_of(thread), actor_of(thread), places.data(), count, {}, refused);
+            if (result != SendResult::full) break;
+            std::uint64_t dropped = 0;
+            (void)channel().drop_oldest(party_of(thread), actor_of(thread), {},
+                                        [&](unsigned, NumaNode, Block block) { dropped |= bit(block.base.value); });
+            for (std::uint64_t message = 0; message < messages_; ++message)
+                if ((dropped & bit(message)) != 0) accept(self, local, message, false);
+        }
+        if (result != SendResult::sent) self.fail("a send that drops messages failed");
+        local.sent |= burst;
     }
     void send_twice(Thread &self, std::size_t thread) {
         Local &local = self.local<Local>();
@@ -510,8 +538,11 @@ private:
                 held |= local.held;
         }
         if ((held & in_channel) != 0) return fail("a message is in the channel, and somebody has it");
-        // Without a daemon a death is a thread that stops: its blocks do not come back.
-        if (!setup_.daemon && !all_alive) return check_watchers(in_channel);
+        // Without a daemon a death is a thread that stops: its blocks do not come back. Who comes behind it rings.
+        if (!setup_.daemon && !all_alive) {
+            if (have_living_sent_all()) check_watchers(in_channel);
+            return;
+        }
         for (std::uint64_t message = 0; message < messages_; ++message) {
             const IndexEntry entry = entry_of(message);
             if ((sent & ~received & ~in_channel & bit(message)) != 0)
@@ -528,6 +559,13 @@ private:
                 return fail("a receiver sleeps beside a message");
         for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread)
             if (local_of(thread).asleep && channel().is_closed()) return fail("somebody sleeps in a closed channel");
+    }
+    bool have_living_sent_all() const {
+        for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread)
+            if (!explorer.dead(setup_.threads[thread].process) &&
+                static_cast<unsigned>(std::popcount(local_of(thread).sent)) < setup_.threads[thread].holds)
+                return false;
+        return true;
     }
     // Also after deaths.
     void check_watchers(std::uint64_t in_channel) {

@@ -84,7 +84,7 @@ constexpr Unnoticed kUnnoticed[] = {
     {"channel.hpp join: cas acquire on failure -> relaxed", kUnused},
     {"channel.hpp leave: store release -> relaxed", kInherited},
     {"channel.hpp is_closed: load seq_cst -> acquire", kUndecided},
-    {"channel.hpp write_list: store release -> relaxed", kLate},
+    {"blocks.hpp write_list: store release -> relaxed", kLate},
     {"channel.hpp undo: store release -> relaxed", kUndecided},
     {"channel.hpp receive_from: load acquire -> relaxed", kLate},
     {"channel.hpp receive_from: store release -> relaxed", kUndecided},

@@ -99,6 +99,17 @@ inline ChannelSetup closing() {
             .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1, kClose}, .holds = 2},
                         {.process = 2, .script = {kAwait + 1, kClose, kAwait + 1}}}};
 }
+// A sender that finds the channel full drops the oldest burst, beside a receiver that is receiving it.
+inline ChannelSetup overwriting() {
+    return {.shape = {.capacity = 2, .burst = 2, .parties = 2},
+            .threads = {{.process = 1, .script = {kSendOver + 2, kSendOver + 1, kSendOver + 1}, .holds = 4},
+                        {.process = 2, .script = {kReceive + 1, kReceive + 1}}}};
+}
+inline ChannelSetup overwriting_each_other() {
+    return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
+            .threads = {{.process = 1, .script = {kSendOver + 1, kSendOver + 1}, .holds = 2},
+                        {.process = 2, .script = {kSendOver + 1, kSendOver + 1}, .holds = 2}}};
+}
 inline ChannelSetup with_daemon(ChannelSetup setup) {
     setup.daemon = true;
     return setup;

@@ -104,6 +104,12 @@ TEST(Channel, rounds_come_round) {
     expect_proven("channel-rounds-death", mortal(1), with_daemon(setup));
 }
 
+TEST(Channel, a_sender_drops_the_oldest_messages) {
+    expect_proven("channel-over", alive(), overwriting());
+    expect_proven("channel-over-both", alive(), overwriting_each_other());
+    expect_proven("channel-over-death", mortal(1), with_daemon(overwriting()));
+}
+
 TEST(Channel, totals_come_round) {
     ChannelSetup setup = two_receivers();
     setup.first_round = (std::uint64_t{1} << kRoundBits) - 1;

@@ -24,6 +24,7 @@ Left out, since no test can or does notice:
 import dataclasses
 
 PROGRAMS = {
+    "model_broadcast": "tests/model/broadcast_test.cpp",
     "model_channel": "tests/model/channel_test.cpp",
     "model_engine": "tests/model/engine_test.cpp",
     "model_holds": "tests/model/holds_test.cpp",
@@ -1249,6 +1250,120 @@ std::memory_order_seq_cst)) {
         filter="Buddy.a_place_in_a_draining_chunk_is_refused",
         program="shm_buddy_test",
     ),
+    # --- broadcasts ---------------------------------------------------------------------------------------------------
+    Mutation(
+        name="claim_without_a_second_look",
+        file="channel/broadcast.hpp",
+        old="is_reading_ = ring_.look(position_) == cell;",
+        new="is_reading_ = true;",
+        why="a burst is read that has been overwritten and retired",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="claims_are_not_looked_at",
+        file="channel/broadcast_segments.hpp",
+        old="if (view_.party(party).claim.load(std::memory_order_seq_cst) == wanted) return true;",
+        new="(void)wanted;",
+        why="a writer retires blocks under their reader",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="dropped_claim_is_not_looked_after",
+        file="channel/broadcast_segments.hpp",
+        old="""if (word.state() == SegmentState::lingering) [[unlikely]]
+ retire_if_unread(segment, word, heir, give);""",
+        new="(void)give;",
+        why="a burst lingers for ever, and its blocks are lost",
+        filter="Broadcast.the_last_of_two_readers_retires_a_burst",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="lingering_is_not_looked_at_once_more",
+        file="channel/broadcast_segments.hpp",
+        old="retire_if_unread(segment, lingering, heir, give); // L7",
+        new="",
+        why="the last reader dropped before it lingered: nobody retires the burst",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="free_segment_stays_taken",
+        file="channel/broadcast_segments.hpp",
+        old="""slot.segment.store(other, std::memory_order_release);
+ view_.state(other).store(0, std::memory_order_release);""",
+        new="slot.segment.store(other, std::memory_order_release);",
+        why="the segment is never used again after its next turn: somebody retires what is in the ring",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="cursor_does_not_tell_what_is_lost",
+        file="channel/broadcast.hpp",
+        old="passed_ = first;",
+        new="",
+        why="the reader counts what it has lost once more",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="broadcast_send_without_errand",
+        file="channel/broadcast.hpp",
+        old="slot.errand.store(WriterErrand{WriterErrandKind::send, count, at.position}.bits("
+        "), std::memory_order_release);",
+        new="",
+        why="a death in the middle leaves blocks that are the channel's and in no cell: lost",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="retire_is_not_said",
+        file="channel/broadcast.hpp",
+        old="""slot.errand.store(errand.bits(), std::memory_order_release);
+ segments_.retire(errand, self, give);""",
+        new="segments_.retire(errand, self, give);",
+        why="a death in the middle: the burst that was overwritten is lost, or taken for unsent",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="dead_reader_s_claim_stays",
+        file="channel/broadcast_recovery.hpp",
+        old="slot.claim.store(0, std::memory_order_seq_cst);",
+        new="",
+        why="a burst lingers that nobody reads",
+        filter="Broadcast.readers_leave_and_come_back",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="recovery_does_not_sweep",
+        file="channel/broadcast_recovery.hpp",
+        old="""finish_errand(slot, dead);
+ sweep(slot, dead);""",
+        new="finish_errand(slot, dead);",
+        why="a burst lingers whose last reader has died",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="exchanged_segment_is_taken_for_unsent",
+        file="channel/broadcast_recovery.hpp",
+        old="if (segment == seen.segment()) return true; // exchanged already",
+        new="",
+        why="the blocks of the burst that was overwritten are taken for those of the send",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="latecomer_gets_whole_bursts",
+        file="channel/broadcast.hpp",
+        old="skip_ = static_cast<unsigned>(found - last);",
+        new="",
+        why="a reader gets more of the past than it has asked for, and is told wrongly where it is",
+        filter="Broadcast.a_reader_that_comes_late_gets_the_last_messages",
+        program="model_broadcast",
+    ),
     # --- channels -----------------------------------------------------------------------------------------------------
     Mutation(
         name="send_without_errand",
@@ -1342,7 +1457,7 @@ std::memory_order_seq_cst)) {
     ),
     Mutation(
         name="published_block_is_sent",
-        file="channel/channel.hpp",
+        file="channel/blocks.hpp",
         old="if (entry.is_published()) return SendResult::published;",
         new="",
         why="the caller is told that the block is not its own",
@@ -1351,11 +1466,11 @@ std::memory_order_seq_cst)) {
     ),
     Mutation(
         name="block_named_twice_is_sent_twice",
-        file="channel/channel.hpp",
-        old="""if (!blocks_.look(message, entry) || !entry.is_private(IndexEntry::private_to(process)) ||
+        file="channel/blocks.hpp",
+        old="""if (!look(message, entry) || !entry.is_private(IndexEntry::private_to(process)) ||
  next_generation(entry.generation()) != message.generation())
  return false;""",
-        new="if (!blocks_.look(message, entry)) return false;",
+        new="if (!look(message, entry)) return false;",
         why="a block is in the channel twice",
         filter="Channel.a_block_that_is_named_twice_is_refused",
         program="model_channel",

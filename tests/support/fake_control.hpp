@@ -217,6 +217,8 @@ public:
         channel->set_sent_messages(5000 + 1000 * looks);
         channel->set_received_messages(4100 + 1000 * looks);
         channel->set_redelivered_messages(7);
+        channel->set_kind("queue");
+        channel->set_dropped_messages(31);
         channel->set_senders_sleep(true);
         v1::ChannelClient *client = channel->add_clients();
         client->set_client_id(8);

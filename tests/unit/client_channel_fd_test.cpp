@@ -28,7 +28,7 @@ protected:
         numacre_detach(pool);
     }
     numacre_channel *open(std::uint32_t flags) const {
-        const numacre_channel_options options{sizeof options, 2, 2, 4, flags};
+        const numacre_channel_options options{sizeof options, 2, 2, 4, flags, 0, 0};
         numacre_channel *channel = nullptr;
         EXPECT_EQ(numacre_channel_open(pool, "frames", &options, &channel), 0) << numacre_last_error();
         return channel;

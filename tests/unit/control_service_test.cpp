@@ -549,7 +549,7 @@ TEST_F(ControlServiceTest, list_channels_tells_how_full_each_is_and_whose_thread
     request.set_pool("default");
     ASSERT_TRUE(call(&v1::Control::Stub::ListChannels, request, &response).ok());
     EXPECT_THAT(pools_.calls(), ElementsAre("channels ", "channels default"));
-    ASSERT_EQ(response.channels_size(), 1);
+    ASSERT_EQ(response.channels_size(), 2);
     const v1::Channel &channel = response.channels(0);
     EXPECT_EQ(channel.pool(), "default");
     EXPECT_EQ(channel.name(), "frames");
@@ -567,6 +567,13 @@ TEST_F(ControlServiceTest, list_channels_tells_how_full_each_is_and_whose_thread
     EXPECT_EQ(channel.sent_messages(), 5000U);
     EXPECT_EQ(channel.received_messages(), 4100U);
     EXPECT_EQ(channel.redelivered_messages(), 7U);
+    EXPECT_EQ(channel.kind(), "queue");
+    EXPECT_EQ(channel.dropped_messages(), 30U);
+    EXPECT_EQ(channel.overtaken_messages(), 0U);
+    EXPECT_EQ(response.channels(1).kind(), "broadcast");
+    EXPECT_EQ(response.channels(1).waiting_messages(), 500U);
+    EXPECT_EQ(response.channels(1).overtaken_messages(), 44U);
+    EXPECT_FALSE(response.channels(1).has_oldest_waits_for());
     EXPECT_TRUE(channel.senders_sleep());
     EXPECT_FALSE(channel.receivers_sleep());
     EXPECT_EQ(channel.senders(), 3U) << "of both clients";

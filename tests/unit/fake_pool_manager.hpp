@@ -136,10 +136,26 @@ inline ChannelStatus golden_channel() {
     channel.figures.sent = 5000;
     channel.figures.received = 4100;
     channel.figures.redelivered = 7;
+    channel.figures.dropped = 30;
     channel.figures.senders_sleep = true;
     channel.waiting_bytes = 924 * 4096;
     channel.oldest_waits_for = std::chrono::seconds{75};
     channel.parties = {{17, 4242, "relay", 3, 2, 1}, {18, 4243, "bad\xff\x1b[2Jname", 1, 1, 1}};
+    return channel;
+}
+
+inline ChannelStatus golden_broadcast() {
+    ChannelStatus channel;
+    channel.pool = "default";
+    channel.name = "news";
+    channel.client_id = 22;
+    channel.stays = "while needed";
+    channel.shape = {64, 8, 16, ChannelKind::broadcast};
+    channel.figures.waiting = 500;
+    channel.figures.sent = 6000;
+    channel.figures.received = 11000;
+    channel.figures.overtaken = 44;
+    channel.parties = {{17, 4242, "relay", 1, 0, 1}};
     return channel;
 }
 
@@ -276,7 +292,7 @@ public:
         const std::scoped_lock lock{mutex_};
         if (failure_) return Unexpected{*failure_};
         calls_.push_back("channels " + pool);
-        return std::vector{golden_channel()};
+        return std::vector{golden_channel(), golden_broadcast()};
     }
     Answer<std::uint32_t> remove_channel(const std::string &pool, const std::string &name, bool ends) override {
         const std::scoped_lock lock{mutex_};

@@ -193,8 +193,22 @@ TEST_F(MetricsTest, a_channel_has_its_fill_its_totals_and_its_parties) {
     EXPECT_EQ(of_channel(Metric::channel_sent_total), 5000);
     EXPECT_EQ(of_channel(Metric::channel_received_total), 4100);
     EXPECT_EQ(of_channel(Metric::channel_redelivered_total), 7);
+    EXPECT_EQ(of_channel(Metric::channel_dropped_total), 30);
     EXPECT_EQ(parties("sender"), 3);
     EXPECT_EQ(parties("receiver"), 2);
+}
+
+TEST_F(MetricsTest, a_broadcast_has_no_backlog) {
+    const auto of_channel = [this](Metric metric) { return value(metric, {{"pool", "default"}, {"channel", "news"}}); };
+    EXPECT_EQ(of_channel(Metric::channel_kept_messages), 500);
+    EXPECT_EQ(of_channel(Metric::channel_sent_total), 6000);
+    EXPECT_EQ(of_channel(Metric::channel_received_total), 11000);
+    EXPECT_EQ(of_channel(Metric::channel_overtaken_total), 44);
+    for (const auto &family : collector_.Collect()) {
+        if (family.name != "numacre_channel_waiting_messages" && family.name != "numacre_channel_oldest_seconds")
+            continue;
+        for (const auto &sample : family.metric) EXPECT_EQ(sample.label[1].value, "frames") << family.name;
+    }
 }
 
 TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {

@@ -511,6 +511,8 @@ typedef struct {
     uint32_t burst;     /* blocks of one send at most, 1 .. 64; 0: 32 */
     uint32_t parties;   /* threads that may have the channel open at a time, 1 .. 64; 0: 16 */
     uint32_t flags;     /* NUMACRE_CHANNEL_...; 0: sends and receives */
+    uint32_t last;      /* broadcast: the handle first reads up to so many of the last blocks that are there */
+    uint32_t reserved;  /* 0 */
 } numacre_channel_options;
 
 /* Flags of numacre_channel_options. */
@@ -520,6 +522,13 @@ typedef struct {
 /* The channel stays when nobody has it open, until numacre_channel_remove or the pool's end. Without the flag it goes
  * when nobody has it open and it has no messages. */
 #define NUMACRE_CHANNEL_STAYS 8u
+/* A broadcast channel: each reader gets every block, to read and not to own (numacre_channel_read). The channel keeps
+ * at least the last `capacity` blocks, in as many sends at most (rounded up to a power of two, 2 at least); further
+ * sends overwrite the oldest and wait for nobody. A reader that is too slow is overtaken, and told by how many blocks.
+ * Blocks that are overwritten are freed, by the sender or by the last reader that reads them. The blocks of as many
+ * sends stay the channel's, also when all have been read. Without NUMACRE_CHANNEL_STAYS the channel goes when nobody
+ * has it open, with all that is in it. All who open it give this flag. */
+#define NUMACRE_CHANNEL_BROADCAST 16u
 
 /* Opens a channel of the pool by its name, and makes it if there is none. name: 1 to 47 characters of a-z, 0-9, '.',
  * '_',
@@ -528,7 +537,8 @@ typedef struct {
  * 4 MiB together. Asks the daemon, also one that has been restarted since the attach, and waits for 30 s at most; a
  * private pool has channels between the threads of its process. Enters the kernel. Thread-safe. If the caller dies
  * inside, the channel is there or not, and goes as if the caller had closed it. Errors: -EINVAL a bad name, sizes,
- * flags or struct_size, or result NULL; -EEXIST there is a channel of that name with other sizes (0 fits any); -ENOENT
+ * flags or struct_size, or result NULL; -EEXIST there is a channel of that name with other sizes (0 fits any), or one
+ * that is a broadcast channel where a queue is wanted, or the other way round; -ENOENT
  * NUMACRE_CHANNEL_EXISTING and there is none, or the pool has been deleted; -EUSERS no channel, seat or party is left;
  * -ENOMEM no memory; -ESRCH the daemon does not know this client; -ECONNREFUSED no daemon; -ETIMEDOUT; -ECHILD. */
 NUMACRE_API int numacre_channel_open(numacre_pool *pool, const char *name, const numacre_channel_options *options,
@@ -560,6 +570,41 @@ NUMACRE_API int numacre_send(numacre_channel *channel, void *const *blocks, unsi
 
 /* As numacre_send, but waits for room, timeout_ms at most; 0: for ever. Sleeps in the kernel. Also -ETIMEDOUT. */
 NUMACRE_API int numacre_send_wait(numacre_channel *channel, void *const *blocks, unsigned count, unsigned timeout_ms);
+
+/* As numacre_send, but never full: as long as there is no room, it takes the oldest burst out of the channel, or what
+ * is left of it, and frees these blocks. dropped (may be NULL): how many blocks; it is set also if the call fails, as
+ * others may have taken the room. Blocks that came back after a death (redelivered) are not dropped. To a broadcast
+ * channel every send is one that overwrites: numacre_send and numacre_send_wait do the same there, never wait and never
+ * return -EAGAIN or -EPIPE. If the caller dies inside, all are sent, or all are freed; what it had taken out to make
+ * room is freed, or received by others (redelivered). Errors: as numacre_send, without -EAGAIN and -EPIPE; -EINVAL also
+ * more blocks than the channel's capacity; -EUSERS in any pool. */
+NUMACRE_API int numacre_send_over(numacre_channel *channel, void *const *blocks, unsigned count, unsigned *dropped);
+
+/* Reads up to `most` blocks of a broadcast channel, all of one send; stores their number. The blocks stay the
+ * channel's: read them, do not write, free or send them. Their memory stays as it is, also if they are overwritten in
+ * the channel meanwhile, until this handle's next numacre_channel_read, numacre_channel_read_wait,
+ * numacre_channel_read_end or numacre_channel_close: a reader that takes long keeps the blocks of one send and no more.
+ * A handle first reads what is sent after it was opened (numacre_channel_options.last: and some of what was there).
+ * Blocks of one sender come in the order in which they were sent, each once. overtaken (may be NULL): blocks that were
+ * overwritten before this reader came to them, since its last successful read. One locked instruction (a barrier) in
+ * all, none if it returns more of the same send; enters the kernel only to wake threads that wait for memory. Never
+ * waits. If the caller dies inside, or later, the daemon ends what it read. Errors: -EAGAIN nothing new, or senders
+ * overtook the reader at each of several attempts; -ESHUTDOWN nothing new, and the stream has ended; -EPIPE nothing
+ * new, and there were senders and all of them are gone; -EINVAL most is 0, a pointer NULL, the channel is no broadcast
+ * channel, or the handle only sends; -EUCLEAN the channel's memory is damaged; -EUSERS no thread slot is left; -ECHILD.
+ * After a failure, what was read before may not be read any more. */
+NUMACRE_API int numacre_channel_read(numacre_channel *channel, const void **blocks, unsigned most, unsigned *count,
+                                     uint64_t *overtaken);
+
+/* As numacre_channel_read, but waits for a message, timeout_ms at most; 0: for ever. Sleeps in the kernel. Also
+ * -ETIMEDOUT. */
+NUMACRE_API int numacre_channel_read_wait(numacre_channel *channel, const void **blocks, unsigned most,
+                                          unsigned timeout_ms, unsigned *count, uint64_t *overtaken);
+
+/* Ends the reading of what the last numacre_channel_read has returned, before a pause: nothing is kept back for this
+ * handle then. The next read goes on behind it. Never blocks. If the caller dies inside, the daemon ends it. Errors:
+ * -EINVAL the channel is NULL or no broadcast channel; -ECHILD. */
+NUMACRE_API int numacre_channel_read_end(numacre_channel *channel);
 
 /* Receives up to `most` blocks, which this process owns from then on. Stores their number: those of one burst, or what
  * is left of it. redelivered (may be NULL): 1 if another receiver had taken them out of the channel and died; such
@@ -603,18 +648,20 @@ NUMACRE_API int numacre_channel_arm(numacre_channel *channel, int messages, unsi
 
 /* A channel as it is. Later versions append fields. */
 typedef struct {
-    size_t struct_size;   /* in: sizeof(numacre_channel_info) */
-    uint32_t capacity;    /* blocks */
-    uint32_t burst;       /* blocks */
-    uint32_t parties;     /* threads */
-    uint32_t waiting;     /* blocks on their way, at about this moment */
-    uint32_t senders;     /* parties now */
-    uint32_t receivers;   /* parties now */
-    uint64_t sent;        /* blocks */
-    uint64_t received;    /* blocks, those that were redelivered each time */
-    uint64_t redelivered; /* blocks */
-    uint32_t has_ended;   /* 1: the stream has ended */
-    uint32_t reserved;    /* 0 */
+    size_t struct_size;    /* in: sizeof(numacre_channel_info) */
+    uint32_t capacity;     /* blocks */
+    uint32_t burst;        /* blocks */
+    uint32_t parties;      /* threads */
+    uint32_t waiting;      /* blocks on their way, at about this moment */
+    uint32_t senders;      /* parties now */
+    uint32_t receivers;    /* parties now */
+    uint64_t sent;         /* blocks */
+    uint64_t received;     /* blocks, those that were redelivered each time */
+    uint64_t redelivered;  /* blocks */
+    uint32_t has_ended;    /* 1: the stream has ended */
+    uint32_t is_broadcast; /* 1: NUMACRE_CHANNEL_BROADCAST; `waiting` blocks are kept, `received` counts each reader */
+    uint64_t dropped;      /* blocks that numacre_send_over has taken out to make room */
+    uint64_t overtaken;    /* blocks that were overwritten before a reader came to them, for each reader */
 } numacre_channel_info;
 
 /* Fills in the first struct_size bytes of *info. Never blocks. Errors: -EINVAL info is NULL, or struct_size is not set

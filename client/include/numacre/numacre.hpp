@@ -271,12 +271,20 @@ struct ChannelOptions {
     bool receives = true;        // NUMACRE_CHANNEL_RECEIVES, unless it sends as well
     bool existing = false;       // NUMACRE_CHANNEL_EXISTING
     bool stays = false;          // NUMACRE_CHANNEL_STAYS
+    bool broadcast = false;      // NUMACRE_CHANNEL_BROADCAST
+    std::uint32_t last = 0;      // numacre_channel_options::last
 };
 
 // A block from a channel.
 struct Received {
     Block block;                  // the receiver's now
     bool is_redelivered = false;  // another receiver had taken it out of the channel, and died
+};
+
+// The result of Channel::read: the first `count` addresses are those of blocks.
+struct ReadBlocks {
+    std::size_t count = 0;
+    std::uint64_t overtaken = 0;  // blocks that were overwritten before this reader came to them
 };
 
 // A handle on a channel; the destructor closes it. For one thread at a time. Move-only. Must not outlive its Pool.
@@ -317,6 +325,38 @@ public:
     Expected<void> send_bulk(std::span<void *const> addresses) {
         const auto count = static_cast<unsigned>(addresses.size());
         if (const int error = numacre_send(channel_, addresses.data(), count)) return detail::failure(error);
+        return {};
+    }
+
+    // Sends a block, and frees the oldest ones if there is no room, as numacre_send_over. Returns how many.
+    Expected<unsigned> send_over(Block &block) {
+        void *const address = block.data();
+        unsigned dropped = 0;
+        auto done = sent(block, numacre_send_over(channel_, &address, 1, &dropped));
+        if (!done) return Unexpected<Error>{std::move(done.error())};
+        return dropped;
+    }
+
+    // Reads up to addresses.size() blocks of a broadcast channel, as numacre_channel_read. They stay the channel's, and
+    // readable until the next read, end_read() or the end of this object.
+    Expected<ReadBlocks> read(std::span<const void *> addresses) {
+        unsigned count = 0;
+        std::uint64_t overtaken = 0;
+        const auto most = static_cast<unsigned>(addresses.size());
+        return read(count, overtaken, numacre_channel_read(channel_, addresses.data(), most, &count, &overtaken));
+    }
+    // Reads as read(), and waits for something, as numacre_channel_read_wait. timeout: 0: for ever.
+    Expected<ReadBlocks> read_wait(std::span<const void *> addresses, std::chrono::milliseconds timeout = {}) {
+        unsigned count = 0;
+        std::uint64_t overtaken = 0;
+        const auto most = static_cast<unsigned>(addresses.size());
+        return read(
+            count, overtaken,
+            numacre_channel_read_wait(channel_, addresses.data(), most, milliseconds_of(timeout), &count, &overtaken));
+    }
+    // Ends the reading of what the last read has returned, as numacre_channel_read_end.
+    Expected<void> end_read() {
+        if (const int error = numacre_channel_read_end(channel_)) return detail::failure(error);
         return {};
     }
 
@@ -378,6 +418,10 @@ private:
         constexpr std::chrono::milliseconds::rep kMost = 0xffff'ffff;
         const auto asked = timeout.count();
         return static_cast<unsigned>(asked < 0 ? 1 : asked > kMost ? kMost : asked);
+    }
+    static Expected<ReadBlocks> read(const unsigned &count, const std::uint64_t &overtaken, int error) {
+        if (error != 0) return detail::failure(error);
+        return ReadBlocks{count, overtaken};
     }
     static Expected<void> sent(Block &block, int error) {
         if (error != 0) return detail::failure(error);
@@ -705,9 +749,11 @@ public:
         wanted.capacity = options.capacity;
         wanted.burst = options.burst;
         wanted.parties = options.parties;
+        wanted.last = options.last;
         wanted.flags = (options.sends && !options.receives ? NUMACRE_CHANNEL_SENDS : 0) |
                        (options.receives && !options.sends ? NUMACRE_CHANNEL_RECEIVES : 0) |
-                       (options.existing ? NUMACRE_CHANNEL_EXISTING : 0) | (options.stays ? NUMACRE_CHANNEL_STAYS : 0);
+                       (options.existing ? NUMACRE_CHANNEL_EXISTING : 0) | (options.stays ? NUMACRE_CHANNEL_STAYS : 0) |
+                       (options.broadcast ? NUMACRE_CHANNEL_BROADCAST : 0);
         numacre_channel *opened = nullptr;
         if (const int error = numacre_channel_open(handle_, name.c_str(), &wanted, &opened))
             return detail::failure(error);

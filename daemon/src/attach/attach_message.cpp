@@ -126,7 +126,10 @@ Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet) {
     if (end == request.name.end() || !is_pool_name(name))
         return refused("the channel's name is refused: use 1 to " + std::to_string(kChannelNameBytes - 1) +
                        " characters of a-z, 0-9, '.', '_' and '-'");
-    const ChannelShape shape{request.capacity, request.burst, request.parties};
+    if (request.kind > ChannelKind::broadcast)
+        return refused("kind " + std::to_string(static_cast<std::uint32_t>(request.kind)) +
+                       " of a channel is unknown: 0 is a queue, 1 a broadcast channel");
+    const ChannelShape shape{request.capacity, request.burst, request.parties, request.kind};
     if (!shape.is_within_limits())
         return refused("a channel of capacity " + std::to_string(request.capacity) + ", burst " +
                        std::to_string(request.burst) + ", parties " + std::to_string(request.parties) +

@@ -76,6 +76,7 @@ void AttachServer::channel_is_seen_to(SessionId id, const Caller &caller, const 
     reply.burst = channel.shape.burst;
     reply.parties = channel.shape.parties;
     reply.process_slot = channel.seat.value;
+    reply.kind = static_cast<std::uint16_t>(channel.shape.kind);
     (void)send_now(session.connection.get(), &reply, sizeof reply, {});
     close_session(id);
 }

@@ -275,6 +275,9 @@ v1::Channel to_proto(const ChannelStatus &channel) {
     proto.set_sent_messages(figures.sent);
     proto.set_received_messages(figures.received);
     proto.set_redelivered_messages(figures.redelivered);
+    proto.set_kind(channel.shape.is_broadcast() ? "broadcast" : "queue");
+    proto.set_dropped_messages(figures.dropped);
+    proto.set_overtaken_messages(figures.overtaken);
     proto.set_receivers_sleep(figures.receivers_sleep);
     proto.set_senders_sleep(figures.senders_sleep);
     for (const ChannelParty &party : channel.parties) {

@@ -76,8 +76,7 @@ struct LedgerChannel {
     std::uint16_t slot;
     std::uint16_t reserved16;
     Durable<ChannelStays> stays;
-    ChannelShape shape;
-    std::uint32_t reserved32;
+    ChannelShape shape;    // its kind was a spare word before
     std::uint64_t offset;  // in the area (PoolLayout::channels)
     char name[kChannelNameBytes];
 };

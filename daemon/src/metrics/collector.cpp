@@ -151,6 +151,16 @@ void add_channel(Scrape &scrape, const ChannelStatus &channel) {
         receivers += party.receivers;
     }
     const std::string name = printable(channel.name);
+    if (channel.shape.is_broadcast()) {
+        // A broadcast channel has no backlog, and no series of waiting messages.
+        scrape.add<Metric::channel_kept_messages>(figures.waiting, channel.pool, name);
+        scrape.add<Metric::channel_overtaken_total>(figures.overtaken, channel.pool, name);
+        scrape.add<Metric::channel_sent_total>(figures.sent, channel.pool, name);
+        scrape.add<Metric::channel_received_total>(figures.received, channel.pool, name);
+        scrape.add<Metric::channel_parties>(senders, channel.pool, name, "sender");
+        scrape.add<Metric::channel_parties>(receivers, channel.pool, name, "receiver");
+        return;
+    }
     scrape.add<Metric::channel_waiting_messages>(figures.waiting + figures.returned, channel.pool, name);
     scrape.add<Metric::channel_capacity_messages>(channel.shape.capacity, channel.pool, name);
     scrape.add<Metric::channel_oldest_seconds>(channel.oldest_waits_for.value_or(std::chrono::seconds{0}).count(),
@@ -160,6 +170,7 @@ void add_channel(Scrape &scrape, const ChannelStatus &channel) {
     scrape.add<Metric::channel_sent_total>(figures.sent, channel.pool, name);
     scrape.add<Metric::channel_received_total>(figures.received, channel.pool, name);
     scrape.add<Metric::channel_redelivered_total>(figures.redelivered, channel.pool, name);
+    scrape.add<Metric::channel_dropped_total>(figures.dropped, channel.pool, name);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@
 #include "memory/node_memory.hpp"
 #include "memory/pins.hpp"
 #include "memory/topology.hpp"
+#include "numacre/shm/channel/broadcast_layout.hpp"
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/presence.hpp"
 #include "numacre/shm/recovery.hpp"
@@ -399,7 +400,14 @@ private:
     void reclaim_blocks(std::span<Departed> departed);
     struct ChannelNodes;
     std::vector<Buddy<ProductionEnv>> buddies() const;
+    void *memory_of(const LedgerChannel &channel) const;
     ChannelView<ProductionEnv> view_of(const LedgerChannel &channel) const;
+    BroadcastView<ProductionEnv> broadcast_view_of(const LedgerChannel &channel) const;
+    // act(view): a ChannelView, or a BroadcastView.
+    template <class Act>
+    auto with_view(const LedgerChannel &channel, const Act &act) const {
+        return channel.shape.is_broadcast() ? act(broadcast_view_of(channel)) : act(view_of(channel));
+    }
     // Null: there is none of that name.
     // Not one that is going.
     LedgerChannel *find_channel(const std::string &name) const;

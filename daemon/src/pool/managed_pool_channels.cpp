@@ -10,6 +10,7 @@
 #include "base/bytes.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/channel/area.hpp"
+#include "numacre/shm/channel/broadcast_recovery.hpp"
 #include "numacre/shm/channel/figures.hpp"
 #include "numacre/shm/channel/recovery.hpp"
 #include "os/log.hpp"
@@ -28,8 +29,8 @@ Failure no_such_channel(const std::string &name, const std::string &remedy) {
 }
 
 std::string text_of(const ChannelShape &shape) {
-    return "capacity " + std::to_string(shape.capacity) + ", burst " + std::to_string(shape.burst) + ", parties " +
-           std::to_string(shape.parties);
+    return std::string(shape.is_broadcast() ? "broadcast, " : "") + "capacity " + std::to_string(shape.capacity) +
+           ", burst " + std::to_string(shape.burst) + ", parties " + std::to_string(shape.parties);
 }
 
 NameText name_of(const ChannelWish &wish) {
@@ -68,12 +69,37 @@ const char *stays_name(ChannelStays stays) {
     return "unknown";
 }
 
+Failure other_kind(const std::string &name, ChannelKind there) {
+    return {Errc::already_exists,
+            there == ChannelKind::broadcast
+                ? "channel \"" + name +
+                      "\" is a broadcast channel, of which each reader gets every message: open it with "
+                      "NUMACRE_CHANNEL_BROADCAST, or use another name"
+                : "channel \"" + name +
+                      "\" is a queue, of which one receiver gets a message: open it without "
+                      "NUMACRE_CHANNEL_BROADCAST, or use another name"};
+}
+
+void wake(Sleepers<ProductionEnv> sleepers) {
+    sleepers.call();
+    os::futex_wake(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), INT_MAX);
+}
 void wake_all(const ChannelView<ProductionEnv> &view) {
-    for (auto sleepers :
-         {Sleepers<ProductionEnv>::on_messages(*view.header), Sleepers<ProductionEnv>::on_room(*view.header)}) {
-        sleepers.call();
-        os::futex_wake(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), INT_MAX);
-    }
+    wake(Sleepers<ProductionEnv>::on_messages(*view.header));
+    wake(Sleepers<ProductionEnv>::on_room(*view.header));
+}
+void wake_all(const BroadcastView<ProductionEnv> &view) {
+    wake(Sleepers<ProductionEnv>::on_messages(*view.header));
+}
+
+template <class Nodes>
+Channel<ProductionEnv, Nodes> ring_on(const ChannelView<ProductionEnv> &view, ProcessSlot seat, const Nodes &nodes) {
+    return {view, seat, nodes};
+}
+template <class Nodes>
+Broadcast<ProductionEnv, Nodes> ring_on(const BroadcastView<ProductionEnv> &view, ProcessSlot seat,
+                                        const Nodes &nodes) {
+    return {view, seat, nodes};
 }
 
 }  // namespace
@@ -92,10 +118,15 @@ std::vector<Buddy<ProductionEnv>> ManagedPool::buddies() const {
     return all;
 }
 
-ChannelView<ProductionEnv> ManagedPool::view_of(const LedgerChannel &channel) const {
+void *ManagedPool::memory_of(const LedgerChannel &channel) const {
     const auto layout = PoolLayout<ProductionEnv>::of(process_slots_, thread_slots_);
-    auto *const area = static_cast<std::byte *>(pool_region_.address()) + layout.channels;
-    return ChannelView<ProductionEnv>::at(area + channel.offset, channel.shape);
+    return static_cast<std::byte *>(pool_region_.address()) + layout.channels + channel.offset;
+}
+ChannelView<ProductionEnv> ManagedPool::view_of(const LedgerChannel &channel) const {
+    return ChannelView<ProductionEnv>::at(memory_of(channel), channel.shape);
+}
+BroadcastView<ProductionEnv> ManagedPool::broadcast_view_of(const LedgerChannel &channel) const {
+    return BroadcastView<ProductionEnv>::at(memory_of(channel), BroadcastShape::of(channel.shape));
 }
 
 LedgerChannel *ManagedPool::find_channel(const std::string &name) const {
@@ -134,6 +165,8 @@ Answer<std::optional<ManagedPool::OpenChannel>> ManagedPool::open_channel(const 
         auto made = make_channel(client, wish, channel_id);
         if (!made) return Unexpected{made.error()};
         channel = *made;
+    } else if (wish.shape.kind != channel->shape.kind) {
+        return Unexpected{other_kind(wish.name, channel->shape.kind)};
     } else if (!wish.shape.is_met_by(channel->shape)) {
         return Unexpected{Failure{Errc::already_exists, "there is a channel \"" + wish.name + "\" of " +
                                                             text_of(channel->shape) + ": ask for these, or for 0"}};
@@ -151,12 +184,12 @@ Answer<std::optional<ManagedPool::OpenChannel>> ManagedPool::open_channel(const 
 Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const ChannelWish &wish,
                                                   std::uint32_t channel_id) {
     const ChannelShape shape = wish.shape.with_defaults();
-    const std::uint64_t bytes = ChannelLayout<ProductionEnv>::of(shape).bytes;
+    const std::uint64_t bytes = channel_bytes<ProductionEnv>(shape);
     std::vector<ChannelExtent> taken;
     LedgerChannel *unused = nullptr;
     for (LedgerChannel &each : ledger_.channels())
         if (each.client_id.load(std::memory_order_acquire) != 0)
-            taken.push_back({each.offset, ChannelLayout<ProductionEnv>::of(each.shape).bytes});
+            taken.push_back({each.offset, channel_bytes<ProductionEnv>(each.shape)});
         else if (unused == nullptr)
             unused = &each;
     const std::uint64_t offset = find_channel_place(taken, bytes);
@@ -190,9 +223,11 @@ Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const Ch
         unused->offset = offset;
         std::memset(unused->name, 0, sizeof unused->name);
         wish.name.copy(unused->name, sizeof unused->name - 1);
-        const auto view = view_of(*unused);
-        std::memset(static_cast<void *>(view.header), 0, bytes);
-        format_channel(view);
+        std::memset(memory_of(*unused), 0, bytes);
+        if (shape.is_broadcast())
+            format_broadcast(broadcast_view_of(*unused));
+        else
+            format_channel(view_of(*unused));
         // A channel whose maker died before this store is one that nobody has: its seat goes (take_unused_channels()).
         unused->client_id.store(channel_id, std::memory_order_release);
     }
@@ -245,10 +280,11 @@ Answer<std::uint32_t> ManagedPool::remove_channel(const std::string &name, bool 
     if (channel == nullptr) return Unexpected{no_such_channel(name, "nothing has been removed")};
     channel->stays.store(ChannelStays::no, std::memory_order_release);
     if (ends) {
-        const auto view = view_of(*channel);
         std::vector<Buddy<ProductionEnv>> all = buddies();
-        Channel<ProductionEnv, ChannelNodes>{view, ProcessSlot{channel->slot}, ChannelNodes{&all}}.close();
-        wake_all(view);
+        with_view(*channel, [&](const auto &view) {
+            ring_on(view, ProcessSlot{channel->slot}, ChannelNodes{&all}).close();
+            wake_all(view);
+        });
     }
     const std::vector<Client> clients = clients_.all();
     return static_cast<std::uint32_t>(
@@ -289,23 +325,28 @@ ChannelStatus ManagedPool::status_of(const LedgerChannel &channel, std::span<con
     status.uid = channel.uid;
     status.stays = stays_name(channel.stays.load(std::memory_order_relaxed));
     status.shape = channel.shape;
-    const auto view = view_of(channel);
     std::vector<Buddy<ProductionEnv>> all = buddies();
-    status.figures = look_at_channel(view, ProcessSlot{channel.slot}, ChannelNodes{&all});
+    status.figures = with_view(channel, [&](const auto &view) {
+        return look_at_channel(view, ProcessSlot{channel.slot}, ChannelNodes{&all});
+    });
     status.waiting_bytes = geometry_.bytes_of(status.figures.frames);
-    if (status.figures.messages != 0) status.oldest_waits_for = held_for(status.figures.oldest, ledger_.age());
+    // A broadcast has messages that it keeps, and none that wait.
+    if (status.figures.messages != 0 && !channel.shape.is_broadcast())
+        status.oldest_waits_for = held_for(status.figures.oldest, ledger_.age());
     // Which clients have it open is in the ledger. Their threads say themselves what they are.
     for (const Client &client : clients) {
         const std::uint32_t opened = opened_by(client, channel);
         if (opened == 0 || has_departed(client)) continue;
         ChannelParty &party =
             status.parties.emplace_back(ChannelParty{client.id, client.peer.pid, client.peer.comm, opened, 0, 0});
-        for (std::uint32_t slot = 1; slot <= view.shape.parties; ++slot) {
-            const PartyOwner owner{view.parties[slot].owner.load(std::memory_order_relaxed)};
-            if (!owner.in_use() || owner.process() != client.slot) continue;
-            party.senders += owner.sends() ? 1 : 0;
-            party.receivers += owner.receives() ? 1 : 0;
-        }
+        with_view(channel, [&](const auto &view) {
+            for (std::uint32_t slot = 1; slot <= view.shape.parties; ++slot) {
+                const PartyOwner owner{view.party(slot).owner.load(std::memory_order_relaxed)};
+                if (!owner.in_use() || owner.process() != client.slot) continue;
+                party.senders += owner.sends() ? 1 : 0;
+                party.receivers += owner.receives() ? 1 : 0;
+            }
+        });
     }
     std::ranges::sort(status.parties, {}, &ChannelParty::client_id);
     return status;
@@ -353,6 +394,8 @@ std::vector<Client> ManagedPool::take_unused_channels() {
 bool ManagedPool::stays_alone(const LedgerChannel &channel) const {
     const ChannelStays stays = channel.stays.load(std::memory_order_relaxed);
     if (stays != ChannelStays::while_needed) return stays == ChannelStays::always;
+    // A broadcast keeps messages for those who have it open.
+    if (channel.shape.is_broadcast()) return false;
     std::vector<Buddy<ProductionEnv>> all = buddies();
     return Channel<ProductionEnv, ChannelNodes>{view_of(channel), ProcessSlot{channel.slot}, ChannelNodes{&all}}
         .has_messages();
@@ -366,6 +409,14 @@ std::vector<ProcessSlot> ManagedPool::recover_parties(std::span<const Departed> 
     const auto is_dead = [&](ProcessSlot slot) { return slot.value >= process_slots_ || !is_alive[slot.value]; };
     for (const LedgerChannel &channel : ledger_.channels()) {
         if (channel.client_id.load(std::memory_order_acquire) == 0) continue;
+        if (channel.shape.is_broadcast()) {
+            const auto view = broadcast_view_of(channel);
+            BroadcastRecovery<ProductionEnv, ChannelNodes> recovery{view, ProcessSlot{channel.slot},
+                                                                    ChannelNodes{&all}};
+            for (const Departed &one : departed) recovery.recover_process(one.process, age_now());
+            wake_all(view);
+            continue;
+        }
         const auto view = view_of(channel);
         ChannelRecovery<ProductionEnv, ChannelNodes> recovery{view, ProcessSlot{channel.slot}, ChannelNodes{&all}};
         recovery.resume(age_now());

@@ -157,14 +157,14 @@ struct ChannelRequest {
     std::array<char, kChannelNameBytes> name{};  // terminated by 0
     // 0: any, or the default
     std::uint32_t capacity = 0, burst = 0, parties = 0;
-    std::uint32_t reserved2 = 0;
+    ChannelKind kind = ChannelKind::queue;
 };
 struct ChannelReply {
     WireHeader header{kMagic, kVersion, MessageType::channel_reply, sizeof(ChannelReply), 0};
     std::uint64_t offset = 0;  // in the area (PoolLayout::channels)
     std::uint32_t capacity = 0, burst = 0, parties = 0;
     std::uint16_t process_slot = 0;  // the channel's own
-    std::uint16_t reserved = 0;
+    std::uint16_t kind = 0;          // ChannelKind
 };
 
 // Makes the bell (channel/bells.hpp) of a party that the client has, or fetches that of another one. Refused unless it

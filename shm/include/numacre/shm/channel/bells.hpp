@@ -40,23 +40,24 @@ private:
     std::uint64_t bits_;
 };
 
-template <class Env>
+// View: of a channel, or of a broadcast.
+template <class Env, class View = ChannelView<Env>>
 class Bells {
 public:
     using Word = typename Env::template Atomic<std::uint64_t>;
 
-    explicit Bells(const ChannelView<Env> &view) : view_(view) {}
+    explicit Bells(const View &view) : view_(view) {}
 
     // The calling party has this bell from here on. It arms anew: nobody who has seen it armed before knows this bell.
     void install(std::uint32_t party, std::uint64_t serial) const {
         // relaxed: arm() carries it.
-        view_.parties[party].bell.store(serial, std::memory_order_relaxed);
+        view_.party(party).bell.store(serial, std::memory_order_relaxed);
     }
     // A2. what: kMessages, kRoom, both; 0: it waits no more. The caller looks at the ring once more.
     void arm(std::uint32_t party, std::uint64_t what) const {
         if ((what & ArmedWord::kMessages) != 0) watch(view_.header->message_watchers, party);
         if ((what & ArmedWord::kRoom) != 0) watch(view_.header->room_watchers, party);
-        Word &armed = view_.parties[party].armed;
+        Word &armed = view_.party(party).armed;
         // relaxed: others only clear bits that are set anew here.
         const ArmedWord now = ArmedWord{armed.load(std::memory_order_relaxed)}.armed_anew(what);
         // EDGE armed-then-look (seq_cst; partner: ring()'s loads, after the change of the ring). Weakened: the party
@@ -69,9 +70,9 @@ public:
         // relaxed: who still sees the bit looks at a party that waits for nothing, or at the slot's next user.
         view_.header->message_watchers.fetch_and(others, std::memory_order_relaxed);
         view_.header->room_watchers.fetch_and(others, std::memory_order_relaxed);
-        Word &armed = view_.parties[party].armed;
+        Word &armed = view_.party(party).armed;
         armed.store(ArmedWord{armed.load(std::memory_order_relaxed)}.armed_anew(0).bits(), std::memory_order_relaxed);
-        view_.parties[party].bell.store(0, std::memory_order_relaxed);
+        view_.party(party).bell.store(0, std::memory_order_relaxed);
     }
 
     // Whether there may be parties that wait for this: after a change of the ring by a seq_cst RMW.
@@ -84,7 +85,7 @@ public:
         for (; left != 0; left &= left - 1) {
             const auto party = static_cast<std::uint32_t>(std::countr_zero(left)) + 1;
             if (party > view_.shape.parties) return;  // somebody has scribbled
-            PartySlot<Env> &slot = view_.parties[party];
+            auto &slot = view_.party(party);
             // EDGE armed-then-look: the other half. With it, the bell that the party had when it armed.
             const ArmedWord seen{slot.armed.load(std::memory_order_seq_cst)};
             if (!seen.waits_for(what)) continue;
@@ -111,7 +112,7 @@ private:
         watchers.fetch_or(bit(party), std::memory_order_seq_cst);
     }
 
-    ChannelView<Env> view_;
+    View view_;
 };
 
 }  // namespace numacre::engine

@@ -25,22 +25,29 @@ inline constexpr std::uint32_t kChannels = 16;
 inline constexpr std::uint64_t kChannelAreaBytes = std::uint64_t{4} << 20;
 inline constexpr std::size_t kChannelNameBytes = 48;  // with its terminating 0
 
+// queue: one receiver gets a message (channel.hpp). broadcast: each reader gets each message (broadcast.hpp), whose
+// memory has another layout (broadcast_layout.hpp).
+enum class ChannelKind : std::uint32_t { queue = 0, broadcast = 1 };
+
 // The numbers from which a channel's layout follows.
 struct ChannelShape {
-    std::uint32_t capacity = 0;  // messages, 1 .. kChannelCapacityMost
+    std::uint32_t capacity = 0;  // messages, 1 .. kChannelCapacityMost; of a broadcast: those that it keeps at least
     std::uint32_t burst = 0;     // messages of one send, 1 .. kBurstMost
     std::uint32_t parties = 0;   // threads that may send or receive at a time, 1 .. kPartiesMost
+    ChannelKind kind = ChannelKind::queue;
 
     constexpr bool is_plausible() const { return capacity >= 1 && burst >= 1 && parties >= 1 && is_within_limits(); }
     constexpr bool is_within_limits() const {
-        return capacity <= kChannelCapacityMost && burst <= kBurstMost && parties <= kPartiesMost;
+        return capacity <= kChannelCapacityMost && burst <= kBurstMost && parties <= kPartiesMost &&
+               kind <= ChannelKind::broadcast;
     }
+    constexpr bool is_broadcast() const { return kind == ChannelKind::broadcast; }
     // Of a shape that somebody wishes, where 0 is any: the shape of a channel that is made for it.
     constexpr ChannelShape with_defaults() const {
         return {capacity == 0 ? kChannelCapacityDefault : capacity, burst == 0 ? kChannelBurstDefault : burst,
-                parties == 0 ? kChannelPartiesDefault : parties};
+                parties == 0 ? kChannelPartiesDefault : parties, kind};
     }
-    // Likewise: whether a channel that is there will do.
+    // Likewise: whether a channel of the same kind that is there will do.
     constexpr bool is_met_by(const ChannelShape &there) const {
         return (capacity == 0 || capacity == there.capacity) && (burst == 0 || burst == there.burst) &&
                (parties == 0 || parties == there.parties);
@@ -110,9 +117,10 @@ struct alignas(2 * kCacheLineBytes) PartySlot {
     Word sent;     // messages, by tallies that stay when the slot changes hands
     Word received;
     Word redelivered;  // of those received
+    Word dropped;      // messages that a sender received to make room
     Word bell;         // serial of the party's eventfd; 0: it has none
     Word armed;        // ArmedWord. Set by the party, cleared by whoever has rung
-    std::uint64_t reserved[6];
+    std::uint64_t reserved[5];
     std::array<Word, kBurstMost> claims;  // Message: what a receive wants to take
 };
 
@@ -197,6 +205,7 @@ struct ChannelView {
         return view;
     }
     const RingView<Env> &ring_of(bool is_of_returned) const { return is_of_returned ? returned : ring; }
+    PartySlot<Env> &party(std::uint32_t party) const { return parties[party]; }
 };
 
 // Makes zeroed memory a channel. Nobody else sees it yet.
