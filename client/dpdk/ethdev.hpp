@@ -1,4 +1,4 @@
-// What DPDK 22.11 expects of the driver of a virtual device. The declarations are those of that version: Debian does
+// The drivers' side of DPDK 22.11, as far as a virtual device needs it. The declarations are those of that version: Debian does
 // not install its headers for drivers (ethdev_driver.h, bus_vdev_driver.h, dev_driver.h). Include it after no other
 // version of them. Functions that this driver does not have are numbered gaps.
 #pragma once

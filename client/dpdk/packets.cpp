@@ -31,7 +31,7 @@ public:
     Locked &operator=(const Locked &) = delete;
 };
 
-// What the caller of rte_mempool_numacre_packets has asked for.
+// The wish of rte_mempool_numacre_packets's caller.
 struct Request {
     const char *pool_name;
     const char *name;
@@ -160,7 +160,7 @@ rte_mempool *make_or_find(const Request &request) {
 // Calls `step` once more with another handle, in a child of fork(). Returns what it returns.
 template <class Step>
 int with_handle(Shared &shared, const Local *&local, const Step &step) {
-    int error = step(local->pool);
+    const int error = step(local->pool);
     if (error != -ECHILD) [[likely]]
         return error;
     local = enter(&shared);

@@ -39,7 +39,7 @@ inline void *block_of(rte_mbuf *mbuf) {
     return reinterpret_cast<char *>(mbuf) - kMbufOffset;
 }
 
-// What all mbufs of a packet mempool have in common, in this world.
+// The common part of all mbufs of a packet mempool, in this world.
 struct MbufForm {
     rte_mempool *mempool;
     std::uint32_t buffer_offset;  // from the mbuf

@@ -2,19 +2,19 @@
 //
 //     --vdev net_numacre0,packets=NAME,rx=CHANNEL,tx=CHANNEL,...
 //
-// What travels: whole objects of an object pool. The mempool of a device (packets.hpp) has its objects there, and each
+// Whole objects of an object pool travel. The mempool of a device (packets.hpp) has its objects there, and each
 // world, a primary process with its secondaries, has such a mempool of its own over the same object pool. To transmit
 // is to make the object the channel's (numacre_send), to receive is to become its owner (numacre_receive): the packet
 // is not copied, and no process has it twice. A program without DPDK sends and receives the same objects by
 // numacre/adaptors/packet.h.
 //
-// What of an mbuf travels: length, place of the data, packet type, hash, VLAN tags, verdicts on checksums. They go
+// Of an mbuf these travel: length, place of the data, packet type, hash, VLAN tags, verdicts on checksums. They go
 // through the portable header at the object's begin, written by transmit() and checked by receive(). All else of an
 // mbuf (pool, addresses, next, reference count, port) is written anew by the receiver, for it means nothing in another
 // world; dynamic fields, timestamps and the private area do not travel.
 //
-// What does not go as it is: a packet in several segments, a clone, an external buffer, an mbuf that somebody else
-// refers to as well (reference count above 1), or one of another mempool. It is copied into one new object, and
+// Some mbufs do not go as they are: a packet in several segments, a clone, an external buffer, an mbuf that somebody
+// else refers to as well (reference count above 1), or one of another mempool. Each is copied into one new object, and
 // counted (tx_copied). A packet that is longer than an object's room is dropped, and counted (tx_too_long, and as an
 // error). If there is no free object for a copy, the burst ends there (tx_no_object): the rest stays the caller's.
 //
@@ -34,7 +34,7 @@
 //     in the middle of a burst of several   each batch of up to `burst` packets by itself, as above
 //     sends
 //
-// A burst that the channel has no room for is sent in halves, down to single packets. What has no room stays the
+// A burst that the channel has no room for is sent in halves, down to single packets. The rest stays the
 // caller's, as with any device whose ring is full. That is so as well if all receivers have gone: packets wait in the
 // channel for the next one. An mbuf that the process does not own (freed, or sent before) is refused by numacre, and
 // counted (tx_refused, and as an error), and the rest of the burst goes on: a double send cannot reach a receiver.
@@ -55,10 +55,7 @@
 #include <rte_log.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
-#include <rte_prefetch.h>
-#include <time.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -66,35 +63,17 @@
 #include <cstring>
 #include <iterator>
 
+#include "device.hpp"
 #include "ethdev.hpp"
 #include "numacre/numacre.h"
-#include "packets.hpp"
 #include "rte_mempool_numacre.h"
 
 namespace numacre::dpdk {
+
+int device_log_type = 0;
+
 namespace {
 
-int log_type = 0;
-#define NUMACRE_LOG(level, ...) rte_log(RTE_LOG_##level, log_type, "NUMACRE: " __VA_ARGS__)
-
-constexpr unsigned kMostQueues = 8;  // a pool has 16 channels
-constexpr unsigned kMostBurst = 64;  // of a channel
-constexpr std::size_t kChannelNameBytes = 48;
-constexpr std::size_t kBytesBeforeBuffer = kMbufOffset + sizeof(rte_mbuf);  // the device's mempool has no private area
-
-enum Direction : unsigned { kReceive, kTransmit, kDirections };
-
-enum Counter : unsigned {
-    kPackets,
-    kBytes,
-    kRxMalformed,
-    kTxCopied,
-    kTxTooLong,
-    kTxRefused,
-    kTxNoObject,
-    kTxFull,
-    kCounters
-};
 // Those that are no part of rte_eth_stats by themselves.
 constexpr struct {
     Counter counter;
@@ -103,345 +82,6 @@ constexpr struct {
     {kRxMalformed, "rx_malformed"}, {kTxCopied, "tx_copied"},      {kTxTooLong, "tx_too_long"},
     {kTxRefused, "tx_refused"},     {kTxNoObject, "tx_no_object"}, {kTxFull, "tx_full"},
 };
-
-struct Device;
-
-// One queue, in memory that all processes of the world have. Counters have one writer at a time.
-struct alignas(RTE_CACHE_LINE_SIZE) Queue {
-    Device *device;
-    std::uint16_t port;
-    std::uint16_t index;
-    std::uint32_t direction;
-    char channel[kChannelNameBytes];
-    std::atomic<std::uint64_t> counters[kCounters];
-
-    void add(Counter counter, std::uint64_t more) {
-        std::atomic<std::uint64_t> &word = counters[counter];
-        word.store(word.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
-    }
-    std::uint64_t count(Counter counter) const { return counters[counter].load(std::memory_order_relaxed); }
-};
-
-struct Device {
-    rte_mempool *mempool;
-    std::uint32_t object_bytes;
-    std::uint32_t queues;
-    std::uint32_t capacity, burst;  // of a channel that is made; 0: as the channel is, or numacre's default
-    bool has[kDirections];
-    rte_ether_addr address;
-    Queue queue[kDirections][kMostQueues];
-
-    std::uint32_t most_data() const { return object_bytes - NUMACRE_PACKET_DATA_OFFSET; }
-};
-
-// --- handles of this process
-// ------------------------------------------------------------------------------------------
-
-struct Handle {
-    numacre_channel *channel;
-    unsigned burst;
-    std::int64_t failed_ms;  // the last opening that has failed; 0: none
-};
-Handle handles[RTE_MAX_ETHPORTS][kDirections][kMostQueues];
-Handle watches[RTE_MAX_ETHPORTS][kDirections];
-
-std::int64_t now_ms() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
-}
-
-// Returns 0 or -errno, with a line in the log.
-int open_handle(const Queue &queue, Handle &handle) {
-    const Device &device = *queue.device;
-    numacre_pool *const pool = numacre_dpdk_pool(device.mempool);
-    numacre_channel_options options{};
-    options.struct_size = sizeof options;
-    options.capacity = device.capacity;
-    options.burst = device.burst;
-    options.flags = queue.direction == kTransmit ? NUMACRE_CHANNEL_SENDS : NUMACRE_CHANNEL_RECEIVES;
-    int error = pool == nullptr ? -ECONNREFUSED : numacre_channel_open(pool, queue.channel, &options, &handle.channel);
-    if (error != 0) {
-        handle.channel = nullptr;
-        handle.failed_ms = now_ms();
-        NUMACRE_LOG(ERR, "port %u: no channel %s: %s\n", queue.port, queue.channel,
-                    pool == nullptr ? "no pool" : numacre_last_error());
-        return error;
-    }
-    numacre_channel_info info{};
-    info.struct_size = sizeof info;
-    error = numacre_channel_get_info(handle.channel, &info);
-    handle.burst = error == 0 ? std::min(info.burst, kMostBurst) : 1;
-    return 0;
-}
-
-void close_handle(Handle &handle) {
-    if (handle.channel != nullptr) (void)numacre_channel_close(handle.channel);
-    handle = {};
-}
-
-void close_handles(std::uint16_t port) {
-    for (auto &direction : handles[port])
-        for (Handle &handle : direction) close_handle(handle);
-    for (Handle &handle : watches[port]) close_handle(handle);
-}
-
-// A secondary opens its handle here. nullptr: it cannot now; the data path must not ask the daemon at each call.
-[[gnu::cold, gnu::noinline]] Handle *open_late(const Queue &queue, Handle &handle) {
-    constexpr std::int64_t kPauseMs = 100;
-    if (handle.failed_ms != 0 && now_ms() - handle.failed_ms < kPauseMs) return nullptr;
-    return open_handle(queue, handle) == 0 ? &handle : nullptr;
-}
-
-[[gnu::always_inline]] inline Handle *handle_of(const Queue &queue) {
-    Handle &handle = handles[queue.port][queue.direction][queue.index];
-    return handle.channel != nullptr ? &handle : open_late(queue, handle);
-}
-
-// --- the header
-// -------------------------------------------------------------------------------------------------------
-
-constexpr struct {
-    std::uint64_t mbuf;  // all of these bits are set in a received mbuf
-    std::uint32_t packet;
-} kFlags[] = {
-    {RTE_MBUF_F_RX_VLAN | RTE_MBUF_F_RX_VLAN_STRIPPED, NUMACRE_PACKET_VLAN},
-    {RTE_MBUF_F_RX_QINQ | RTE_MBUF_F_RX_QINQ_STRIPPED, NUMACRE_PACKET_OUTER_VLAN},
-    {RTE_MBUF_F_RX_RSS_HASH, NUMACRE_PACKET_HASH},
-    {RTE_MBUF_F_RX_IP_CKSUM_GOOD, NUMACRE_PACKET_IP_CHECKSUM_GOOD},
-    {RTE_MBUF_F_RX_IP_CKSUM_BAD, NUMACRE_PACKET_IP_CHECKSUM_BAD},
-    {RTE_MBUF_F_RX_L4_CKSUM_GOOD, NUMACRE_PACKET_L4_CHECKSUM_GOOD},
-    {RTE_MBUF_F_RX_L4_CKSUM_BAD, NUMACRE_PACKET_L4_CHECKSUM_BAD},
-};
-
-std::uint32_t packet_flags(std::uint64_t mbuf_flags) {
-    std::uint32_t flags = 0;
-    for (const auto &pair : kFlags)
-        if ((mbuf_flags & pair.mbuf) == pair.mbuf) flags |= pair.packet;
-    // A sender's wish for a tag is the receiver's tag that is not in the data.
-    if ((mbuf_flags & RTE_MBUF_F_TX_VLAN) != 0) flags |= NUMACRE_PACKET_VLAN;
-    if ((mbuf_flags & RTE_MBUF_F_TX_QINQ) != 0) flags |= NUMACRE_PACKET_VLAN | NUMACRE_PACKET_OUTER_VLAN;
-    return flags;
-}
-
-std::uint64_t mbuf_flags(std::uint32_t packet_flags) {
-    std::uint64_t flags = 0;
-    for (const auto &pair : kFlags)
-        if ((packet_flags & pair.packet) != 0) flags |= pair.mbuf;
-    return flags;
-}
-
-[[gnu::always_inline]] inline void write_header(const rte_mbuf &mbuf, void *block, std::uint32_t data_offset,
-                                                std::uint32_t data_bytes) {
-    const std::uint32_t flags = mbuf.ol_flags == 0 ? 0 : packet_flags(mbuf.ol_flags);
-    *static_cast<numacre_packet *>(block) = {
-        .magic = NUMACRE_PACKET_MAGIC,
-        .data_offset = data_offset,
-        .data_bytes = data_bytes,
-        .flags = flags,
-        .packet_type = mbuf.packet_type,
-        .hash = (flags & NUMACRE_PACKET_HASH) != 0 ? mbuf.hash.rss : 0,
-        .vlan = (flags & NUMACRE_PACKET_VLAN) != 0 ? mbuf.vlan_tci : std::uint16_t{0},
-        .outer_vlan = (flags & NUMACRE_PACKET_OUTER_VLAN) != 0 ? mbuf.vlan_tci_outer : std::uint16_t{0},
-        .reserved = 0,
-    };
-}
-
-// --- receive
-// ----------------------------------------------------------------------------------------------------------
-
-// nullptr: the block has no packet. The block is this process's.
-[[gnu::always_inline]] inline rte_mbuf *accept(const MbufForm &form, const Queue &queue, void *block,
-                                               std::uint32_t object_bytes) {
-    std::uint32_t bytes = 0;
-    const void *const data = numacre_packet_data(block, object_bytes, &bytes);
-    if (data == nullptr) [[unlikely]]
-        return nullptr;
-    const auto data_offset = static_cast<std::size_t>(static_cast<const char *>(data) - static_cast<char *>(block));
-    const numacre_packet header = *static_cast<const numacre_packet *>(block);
-    rte_mbuf *const mbuf = begin_mbuf(form, block);
-    mbuf->data_off = static_cast<std::uint16_t>(data_offset - kBytesBeforeBuffer);
-    mbuf->port = queue.port;
-    mbuf->ol_flags = header.flags == 0 ? 0 : mbuf_flags(header.flags);
-    mbuf->packet_type = header.packet_type;
-    mbuf->pkt_len = bytes;
-    mbuf->data_len = static_cast<std::uint16_t>(bytes);
-    mbuf->hash.rss = header.hash;
-    mbuf->vlan_tci = header.vlan;
-    mbuf->vlan_tci_outer = header.outer_vlan;
-    mbuf->tx_offload = 0;
-    return mbuf;
-}
-
-std::uint16_t receive(void *at, rte_mbuf **mbufs, std::uint16_t most) {
-    Queue &queue = *static_cast<Queue *>(at);
-    const Device &device = *queue.device;
-    const Handle *const handle = handle_of(queue);
-    if (handle == nullptr) [[unlikely]]
-        return 0;
-    const MbufForm form = MbufForm::of(device.mempool);
-    unsigned done = 0;
-    std::uint64_t bytes = 0;
-    // Each turn ends a burst of a sender's; malformed packets do not keep the caller here.
-    for (unsigned turn = 0; turn < most && done < most; ++turn) {
-        void *blocks[kMostBurst];
-        unsigned count = 0;
-        if (numacre_receive(handle->channel, blocks, std::min(most - done, kMostBurst), &count, nullptr) != 0) break;
-        for (unsigned i = 0; i < count; ++i) {
-            rte_prefetch0(blocks[i]);
-            rte_prefetch0(mbuf_of(blocks[i]));
-        }
-        for (unsigned i = 0; i < count; ++i) {
-            rte_mbuf *const mbuf = accept(form, queue, blocks[i], device.object_bytes);
-            if (mbuf == nullptr) [[unlikely]] {
-                queue.add(kRxMalformed, 1);
-                (void)numacre_free(numacre_dpdk_pool(device.mempool), blocks[i]);
-                continue;
-            }
-            bytes += mbuf->pkt_len;
-            mbufs[done++] = mbuf;
-        }
-    }
-    if (done != 0) {
-        queue.add(kPackets, done);
-        queue.add(kBytes, bytes);
-        numacre_dpdk_count(device.mempool, done);
-    }
-    return static_cast<std::uint16_t>(done);
-}
-
-// --- transmit
-// ---------------------------------------------------------------------------------------------------------
-
-// Packets that go by one send.
-struct Batch {
-    void *blocks[kMostBurst];
-    rte_mbuf *originals[kMostBurst];  // of which the block is a copy; nullptr: the block is the mbuf's own
-    std::uint32_t bytes[kMostBurst];
-    unsigned count;
-};
-
-enum class End { none, too_long, no_object };  // why a batch has no more
-
-// The mbuf's object can go as it is.
-[[gnu::always_inline]] inline bool is_direct(const Device &device, const rte_mbuf &mbuf) {
-    return mbuf.pool == device.mempool && mbuf.nb_segs == 1 && RTE_MBUF_DIRECT(&mbuf) &&
-           rte_mbuf_refcnt_read(&mbuf) == 1 && kBytesBeforeBuffer + mbuf.data_off >= NUMACRE_PACKET_RESERVED_BYTES;
-}
-
-// A new block with the data of all segments. nullptr: no block is free.
-void *copy(const Device &device, numacre_pool *pool, const rte_mbuf &mbuf) {
-    void *block = nullptr;
-    if (numacre_alloc(pool, device.object_bytes, &block) != 0) return nullptr;
-    write_header(mbuf, block, NUMACRE_PACKET_DATA_OFFSET, mbuf.pkt_len);
-    char *to = static_cast<char *>(block) + NUMACRE_PACKET_DATA_OFFSET;
-    std::uint32_t left = mbuf.pkt_len;
-    for (const rte_mbuf *segment = &mbuf; segment != nullptr && left != 0; segment = segment->next) {
-        const std::uint32_t part = std::min<std::uint32_t>(segment->data_len, left);
-        std::memcpy(to, rte_pktmbuf_mtod(segment, const void *), part);
-        to += part;
-        left -= part;
-    }
-    std::memset(to, 0, left);  // pkt_len says more than the segments have
-    return block;
-}
-
-// Fills a batch with the next packets. Nothing is taken from the caller yet.
-End fill(Batch &batch, const Device &device, numacre_pool *pool, rte_mbuf *const *mbufs, unsigned count) {
-    for (batch.count = 0; batch.count < count; ++batch.count) {
-        rte_mbuf &mbuf = *mbufs[batch.count];
-        const unsigned at = batch.count;
-        batch.bytes[at] = mbuf.pkt_len;
-        batch.originals[at] = nullptr;
-        if (is_direct(device, mbuf)) [[likely]] {
-            batch.blocks[at] = block_of(&mbuf);
-            write_header(mbuf, batch.blocks[at], static_cast<std::uint32_t>(kBytesBeforeBuffer) + mbuf.data_off,
-                         mbuf.data_len);
-            continue;
-        }
-        if (mbuf.pkt_len > device.most_data()) return End::too_long;
-        batch.blocks[at] = copy(device, pool, mbuf);
-        if (batch.blocks[at] == nullptr) return End::no_object;
-        batch.originals[at] = &mbuf;
-    }
-    return End::none;
-}
-
-// Sends a batch. Returns how many packets are the caller's no more: the first ones.
-unsigned send(Queue &queue, const Handle &handle, numacre_pool *pool, Batch &batch) {
-    const bool may_be_others = numacre_dpdk_is_shared(queue.device->mempool);
-    // What cannot be adopted, the send refuses as well.
-    if (may_be_others) (void)numacre_adopt_bulk(pool, batch.blocks, batch.count);
-    unsigned done = 0, refused = 0, step = batch.count;
-    std::uint64_t bytes = 0;
-    std::int64_t gone = 0;  // of the mempool's objects
-    while (done < batch.count) {
-        const unsigned n = std::min(step, batch.count - done);
-        const int error = numacre_send(handle.channel, batch.blocks + done, n);
-        if (error == 0) {
-            for (unsigned i = done; i < done + n; ++i) {
-                bytes += batch.bytes[i];
-                if (batch.originals[i] == nullptr) ++gone;
-            }
-            done += n;
-        } else if ((error == -EAGAIN || error == -EPIPE || error == -EPERM) && step > 1) {
-            // Less may have room; a block that is not ours must not keep the others.
-            step = error == -EPERM ? 1 : step / 2;
-        } else if (error == -EPERM) {
-            NUMACRE_LOG(ERR, "port %u: an mbuf is not sent: %s\n", queue.port, numacre_last_error());
-            ++refused;
-            ++done;
-        } else {
-            queue.add(kTxFull, 1);
-            break;
-        }
-    }
-    std::uint64_t copied = 0;
-    for (unsigned i = 0; i < batch.count; ++i) {
-        if (batch.originals[i] == nullptr) continue;
-        if (i < done) {
-            rte_pktmbuf_free(batch.originals[i]);
-            ++copied;
-        } else {
-            (void)numacre_free(pool, batch.blocks[i]);
-        }
-    }
-    queue.add(kPackets, done - refused);
-    queue.add(kBytes, bytes);
-    if (copied != 0) queue.add(kTxCopied, copied);
-    if (refused != 0) queue.add(kTxRefused, refused);
-    numacre_dpdk_count(queue.device->mempool, -gone);
-    return done;
-}
-
-std::uint16_t transmit(void *at, rte_mbuf **mbufs, std::uint16_t count) {
-    Queue &queue = *static_cast<Queue *>(at);
-    const Device &device = *queue.device;
-    const Handle *const handle = handle_of(queue);
-    if (handle == nullptr) [[unlikely]]
-        return 0;
-    numacre_pool *const pool = numacre_dpdk_pool(device.mempool);
-    unsigned done = 0;
-    while (done < count) {
-        Batch batch;
-        const End end = fill(batch, device, pool, mbufs + done, std::min(count - done, handle->burst));
-        const unsigned sent = batch.count == 0 ? 0 : send(queue, *handle, pool, batch);
-        done += sent;
-        if (sent < batch.count) break;
-        if (end == End::no_object) {
-            queue.add(kTxNoObject, 1);
-            break;
-        }
-        if (end == End::too_long) {
-            queue.add(kTxTooLong, 1);
-            rte_pktmbuf_free(mbufs[done++]);
-        }
-    }
-    return static_cast<std::uint16_t>(done);
-}
-
-// --- the device
-// -------------------------------------------------------------------------------------------------------
 
 Device &device_of(const rte_eth_dev *dev) {
     return *static_cast<Device *>(dev->data->dev_private);
@@ -474,7 +114,7 @@ int update_link(rte_eth_dev *dev, int) {
 }
 
 int start(rte_eth_dev *dev) {
-    Device &device = device_of(dev);
+    const Device &device = device_of(dev);
     const std::uint16_t port = dev->data->port_id;
     int error = 0;
     for (unsigned direction = 0; direction < kDirections && error == 0; ++direction) {
@@ -605,9 +245,7 @@ constexpr EthOperations operations = [] {
     return all;
 }();
 
-// --- options
-// ----------------------------------------------------------------------------------------------------------
-
+// --- options ---------------------------------------------------------------------------------------------------------
 struct Options {
     const char *pool = nullptr;
     const char *packets = "packets";
@@ -666,9 +304,7 @@ int read_options(const char *device, const rte_kvargs *arguments, Options &optio
     return 0;
 }
 
-// --- probe
-// ------------------------------------------------------------------------------------------------------------
-
+// --- probe -----------------------------------------------------------------------------------------------------------
 void set_bursts(rte_eth_dev *dev) {
     const auto nothing = [](void *, rte_mbuf **, std::uint16_t) { return std::uint16_t{0}; };
     const Device &device = device_of(dev);
@@ -772,7 +408,7 @@ constinit rte_vdev_driver driver{
 };
 
 [[gnu::constructor]] void register_driver() {
-    log_type = rte_log_register_type_and_pick_level("pmd.net.numacre", RTE_LOG_NOTICE);
+    device_log_type = rte_log_register_type_and_pick_level("pmd.net.numacre", RTE_LOG_NOTICE);
     rte_vdev_register(&driver);
 }
 

@@ -18,8 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "numacre/numacre.h"
 #include "numacre/adaptors/packet.h"
+#include "numacre/numacre.h"
 
 enum { OBJECT_BYTES = 2368, OBJECTS = 4096, BURST = 32, TAG = 123 };
 
@@ -56,6 +56,7 @@ static void open_channel(const char *runtime_dir, const char *name, uint32_t fla
     region = begin;
     memset(&options, 0, sizeof options);
     options.struct_size = sizeof options;
+    options.capacity = OBJECTS; /* never full: what forwards packets drops those that do not fit */
     options.flags = flags;
     check(numacre_channel_open(pool, name, &options, &channel), "channel_open");
 }
