@@ -1,6 +1,6 @@
-// The drivers' side of DPDK 22.11, as far as a virtual device needs it. The declarations are those of that version: Debian does
-// not install its headers for drivers (ethdev_driver.h, bus_vdev_driver.h, dev_driver.h). Include it after no other
-// version of them. Functions that this driver does not have are numbered gaps.
+// The drivers' side of DPDK 22.11, as far as a virtual device needs it. The declarations are those of that version:
+// Debian does not install its headers for drivers (ethdev_driver.h, bus_vdev_driver.h, dev_driver.h). Include it after
+// no other version of them. Functions that this driver does not have are numbered gaps.
 #pragma once
 
 #include <pthread.h>

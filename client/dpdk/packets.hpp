@@ -20,8 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "numacre/numacre.h"
 #include "numacre/adaptors/packet.h"
+#include "numacre/numacre.h"
 
 #define RTE_MEMPOOL_NUMACRE_INTERNAL __attribute__((visibility("default")))
 

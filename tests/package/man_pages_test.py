@@ -624,7 +624,7 @@ add_subdirectory({man} man)
                 )
                 self.assertEqual(done.returncode, 0, done.stderr)
                 shown = re.sub(r".\x08", "", done.stdout)
-                names = re.search(r"^NAME\n(.*)", shown, re.M).group(1).partition(" - ")[0]
+                names = re.search(r"^NAME\n(.*?)\n\n", shown, re.M | re.S).group(1).partition(" - ")[0]
                 self.assertIn(name[:-2], re.findall(r"[\w.]+", names))
 
 

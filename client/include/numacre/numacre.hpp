@@ -283,7 +283,7 @@ struct Received {
 
 // The result of Channel::read: the first `count` addresses are those of blocks.
 struct ReadBlocks {
-    std::size_t count = 0;
+    std::size_t count = 0;        // addresses
     std::uint64_t overtaken = 0;  // blocks that were overwritten before this reader came to them
 };
 

@@ -91,8 +91,8 @@ private:
         }
     }
 
-    // The other segments that the dead has left: segments that it had taken, or was retiring; and those that linger although nobody
-    // has claimed them any more, whoever was to look after them.
+    // The other segments that the dead has left: segments that it had taken, or was retiring; and those that linger
+    // although nobody has claimed them any more, whoever was to look after them.
     void sweep(Slot &slot, const Heir &dead) {
         for (std::uint32_t segment = 0; segment < view_.segment_count; ++segment) {
             const SegmentWord word{view_.state(segment).load(std::memory_order_seq_cst)};
