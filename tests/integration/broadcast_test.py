@@ -148,6 +148,17 @@ class Streams(unittest.TestCase):
             self.assertEqual((read, overtaken), (now["received_messages"], now["overtaken_messages"]))
             self.assertEqual(seen.total(), read)
 
+    def test_a_quota_counts_what_is_overwritten_as_free(self):
+        with serving() as daemon, Record() as sent, Record() as seen:
+            daemon.cli("quota", "--user", str(os.getuid()), "1M")  # 256 blocks
+            with maker(daemon, 4, 4) as ender:
+                party = reader(daemon, seen, pause=100)
+                write(daemon, sent, 0, 20_000, 4).finish()
+                ender.finish("end\n")
+                read, overtaken = figures(party)
+                self.assertEqual(read + overtaken, 20_000)
+            wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
+
     def test_a_reader_that_dies_keeps_nothing_back(self):
         with serving() as daemon, Record() as sent, Record() as seen, maker(daemon, 2, 2) as ender:
             party = reader(daemon, seen, pause=10_000_000)

@@ -348,6 +348,14 @@ class Over(unittest.TestCase):
             record.check(self, at_most_lost=dropped)
             wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
 
+    def test_a_quota_counts_what_is_dropped_as_free(self):
+        with serving() as daemon, contextlib.closing(Record(20_000)) as record, \
+                opened(daemon, capacity=16, burst=4)[0] as ender:
+            daemon.cli("quota", "--user", str(os.getuid()), "1M")  # 256 blocks
+            Client(daemon, "send-over", record.path, 0, 20_000, 4).finish()
+            self.assertEqual(channels(daemon), {"frames": 16})
+            ender.finish("end\n")
+
     def test_kills_of_senders_and_receivers(self):
         a_sender, burst = 4_000_000, 4
         dice = random.Random(SEED)
