@@ -73,6 +73,11 @@ int check_sizes(const numacre_channel_options &options) {
         return fail_with_remedy(
             Errc::bad_argument, "a channel of capacity %u, burst %u, parties %u: use at most %u, %u and %u",
             options.capacity, options.burst, options.parties, kChannelCapacityMost, kBurstMost, kPartiesMost);
+    if (!wish_of(options).has_room_for_bursts())
+        return fail_with_remedy(Errc::bad_argument,
+                                "a channel of capacity %u has no room for a burst of %u: use a burst of at most %u, or "
+                                "a larger capacity",
+                                options.capacity, options.burst, options.capacity);
     if (options.last != 0 && kind_of(options) != ChannelKind::broadcast)
         return fail_with_remedy(Errc::bad_argument,
                                 "numacre_channel_options.last is %u, and the channel is a queue, which has no messages "
@@ -318,16 +323,20 @@ int receive_once(numacre_channel *channel, void **blocks, unsigned most, unsigne
     bool has_looked_again = false;
     for (;;) {
         frames = 0;
-        const auto received = channel->queue->receive(channel->party, Actor{{}, pool->process}, most, since,
-                                                      [&](unsigned next, NumaNode numa_node, Block block) {
-                                                          blocks[next] = address_of(pool, numa_node.value, block);
-                                                          frames += block.order.frames();
-                                                      });
+        const auto give = [&](unsigned next, NumaNode numa_node, Block block) {
+            blocks[next] = address_of(pool, numa_node.value, block);
+            frames += block.order.frames();
+        };
+        // Enters the kernel: a thread that is killed there has received nothing yet.
+        const auto wake_senders = [channel] {
+            wake_if_asleep(on_room(channel));
+            ring_watchers(channel, ArmedWord::kRoom);
+        };
+        const auto received =
+            channel->queue->receive(channel->party, Actor{{}, pool->process}, most, since, give, wake_senders);
         if (received.result == ReceiveResult::received) {
             *count = received.count;
             if (redelivered != nullptr) *redelivered = received.is_redelivered ? 1 : 0;
-            wake_if_asleep(on_room(channel));
-            ring_watchers(channel, ArmedWord::kRoom);
             return 0;
         }
         if (received.result == ReceiveResult::scribbled) return fail_scribbled();

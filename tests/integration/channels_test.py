@@ -85,6 +85,9 @@ class Opening(unittest.TestCase):
                 self.assertEqual(refusal(daemon, channel="No")[0], -22)
                 self.assertEqual(refusal(daemon, channel="a" * 48)[0], -22)
                 self.assertEqual(refusal(daemon, 0, 4097)[0], -22)
+                error, sentence = refusal(daemon, 0, 1, 2, channel="small")
+                self.assertEqual(error, -22)
+                self.assertIn("no room for a burst of 2", sentence)
                 self.assertEqual(refusal(daemon, 64)[0], -22)
                 self.assertEqual(channels(daemon), {"frames": 0})
 

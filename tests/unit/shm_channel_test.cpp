@@ -469,6 +469,31 @@ TEST(ChannelReturned, comes_first_and_says_so) {
     EXPECT_EQ(rig.receive(3, 4), second);
 }
 
+// A receive that wakes a sender enters the kernel: seen losing what a receiver had that was killed there.
+TEST(ChannelReturned, has_what_a_receiver_had_that_died_while_it_woke_a_sender) {
+    Rig rig{{.capacity = 4, .burst = 4, .parties = 3}};
+    for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+    const Bases blocks = rig.allocate(1, 4);
+    ASSERT_EQ(rig.send(1, blocks), SendResult::sent);
+    unsigned given = 0;
+    const auto give = [&given](unsigned, NumaNode, Block) { ++given; };
+    EXPECT_THROW(rig.object(2).receive(rig.party(2), rig.actor(2), 4, {}, give, [] { throw Died{}; }), Died);
+    EXPECT_EQ(given, 4U);
+    ASSERT_EQ(rig.recover(2), RecoveryStep::done);
+    EXPECT_EQ(rig.receive(3, 4), blocks);
+    EXPECT_TRUE(rig.last.is_redelivered);
+}
+
+TEST(ChannelLayout, default_bursts_find_room_in_an_empty_channel) {
+    EXPECT_EQ((ChannelShape{1, 0, 0}).with_defaults().burst, 1U);
+    EXPECT_EQ((ChannelShape{16, 0, 0}).with_defaults().burst, 16U);
+    EXPECT_EQ((ChannelShape{0, 64, 0}).with_defaults().burst, 64U);
+    EXPECT_EQ((ChannelShape{1, 0, 0, ChannelKind::broadcast}).with_defaults().burst, kChannelBurstDefault);
+    EXPECT_FALSE((ChannelShape{1, 2, 0}).has_room_for_bursts());
+    EXPECT_TRUE((ChannelShape{2, 2, 0}).has_room_for_bursts());
+    EXPECT_TRUE((ChannelShape{0, 64, 0}).has_room_for_bursts());
+}
+
 TEST(ChannelFigures, count_what_waits_and_what_has_passed) {
     Rig rig{{.capacity = 16, .burst = 4, .parties = 3}};
     for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);

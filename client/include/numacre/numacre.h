@@ -508,7 +508,7 @@ typedef struct numacre_channel numacre_channel;
 typedef struct {
     size_t struct_size; /* sizeof(numacre_channel_options) */
     uint32_t capacity;  /* blocks that may be on their way, 1 .. 4096; 0: 1024 */
-    uint32_t burst;     /* blocks of one send at most, 1 .. 64; 0: 32 */
+    uint32_t burst;     /* blocks of one send at most, 1 .. 64, not more than capacity; 0: 32, or capacity if less */
     uint32_t parties;   /* threads that may have the channel open at a time, 1 .. 64; 0: 16 */
     uint32_t flags;     /* NUMACRE_CHANNEL_...; 0: sends and receives */
     uint32_t last;      /* broadcast: the handle first reads up to so many of the last blocks that are there */
@@ -609,9 +609,10 @@ NUMACRE_API int numacre_channel_read_end(numacre_channel *channel);
 /* Receives up to `most` blocks, which this process owns from then on. Stores their number: those of one burst, or what
  * is left of it. redelivered (may be NULL): 1 if another receiver had taken them out of the channel and died; such
  * blocks come first, and late. One locked instruction in all; enters the kernel only to wake a sender that waits for
- * room. Never waits. If the caller dies inside, others receive the blocks. Errors: -EAGAIN the channel is empty;
- * -ESHUTDOWN it is empty and the stream has ended; -EPIPE it is empty, and there were senders and all of them are gone;
- * -EINVAL most is 0 or a pointer NULL; -EUCLEAN; -EUSERS; -ECHILD. */
+ * room. Never waits. If the caller dies inside, others receive the blocks, wake-up included; in the last few
+ * instructions they are the caller's, and freed with its others. Errors: -EAGAIN the channel is empty; -ESHUTDOWN it
+ * is empty and the stream has ended; -EPIPE it is empty, and there were senders and all of them are gone; -EINVAL most
+ * is 0 or a pointer NULL; -EUCLEAN; -EUSERS; -ECHILD. */
 NUMACRE_API int numacre_receive(numacre_channel *channel, void **blocks, unsigned most, unsigned *count,
                                 int *redelivered);
 

@@ -135,6 +135,9 @@ Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet) {
                        std::to_string(request.burst) + ", parties " + std::to_string(request.parties) +
                        ": use at most " + std::to_string(kChannelCapacityMost) + ", " + std::to_string(kBurstMost) +
                        " and " + std::to_string(kPartiesMost));
+    if (!shape.has_room_for_bursts())
+        return refused("a channel of capacity " + std::to_string(shape.capacity) + " has no room for a burst of " +
+                       std::to_string(shape.burst));
     return ChannelOrder{
         request.instance_id,
         request.process_generation,

@@ -113,6 +113,9 @@ public:
         return SendResult::sent;
     }
 
+    struct NoStep {
+        void operator()() const {}
+    };
     struct Received {
         ReceiveResult result = ReceiveResult::empty;
         unsigned count = 0;
@@ -120,10 +123,12 @@ public:
     };
     // Makes up to `most` messages actor.process's; give(n, NumaNode, Block) tells of the n-th. All of one call are of
     // one burst, or what is left of it. Those come first that somebody had received who died then: they are
-    // redelivered. If the caller dies inside, others receive the messages.
-    template <class Give>
-    Received receive(std::uint32_t party, Actor actor, unsigned most, PoolAge since, const Give &give) const {
-        const Received received = receive_any(party, actor, most, since, give);
+    // redelivered. before_end(): a step of the caller's behind the last message, such as to wake senders. If the caller
+    // dies inside, before_end() included, others receive the messages.
+    template <class Give, class BeforeEnd = NoStep>
+    Received receive(std::uint32_t party, Actor actor, unsigned most, PoolAge since, const Give &give,
+                     const BeforeEnd &before_end = {}) const {
+        const Received received = receive_any(party, actor, most, since, give, before_end);
         tally(view_.parties[party].received, received.count);
         if (received.is_redelivered) tally(view_.parties[party].redelivered, received.count);
         return received;
@@ -134,7 +139,7 @@ public:
     // receive the messages. The caller wakes senders.
     template <class Give>
     Received drop_oldest(std::uint32_t party, Actor actor, PoolAge since, const Give &give) const {
-        const Received oldest = receive_from(view_.ring, false, party, actor, view_.ring.burst, since, give);
+        const Received oldest = receive_from(view_.ring, false, party, actor, view_.ring.burst, since, give, NoStep{});
         tally(view_.parties[party].dropped, oldest.count);
         return oldest;
     }
@@ -208,15 +213,16 @@ private:
         end(slot);
     }
 
-    template <class Give>
-    Received receive_any(std::uint32_t party, Actor actor, unsigned most, PoolAge since, const Give &give) const {
-        const Received again = receive_from(view_.returned, true, party, actor, most, since, give);
-        return again.result != ReceiveResult::empty ? again
-                                                    : receive_from(view_.ring, false, party, actor, most, since, give);
+    template <class Give, class BeforeEnd>
+    Received receive_any(std::uint32_t party, Actor actor, unsigned most, PoolAge since, const Give &give,
+                         const BeforeEnd &before_end) const {
+        const Received again = receive_from(view_.returned, true, party, actor, most, since, give, before_end);
+        if (again.result != ReceiveResult::empty) return again;
+        return receive_from(view_.ring, false, party, actor, most, since, give, before_end);
     }
-    template <class Give>
+    template <class Give, class BeforeEnd>
     Received receive_from(const RingView<Env> &view, bool is_of_returned, std::uint32_t party, Actor actor,
-                          unsigned most, PoolAge since, const Give &give) const {
+                          unsigned most, PoolAge since, const Give &give, const BeforeEnd &before_end) const {
         const Ring<Env> ring{view};
         Slot &slot = view_.parties[party];
         for (;;) {
@@ -249,6 +255,7 @@ private:
                 if (!blocks_.move(message, owner_, actor.process, since, ours)) continue;  // somebody has scribbled
                 give(got++, message.numa_node(), message.block());
             }
+            before_end();
             end(slot);  // R4
             return {got == 0 ? ReceiveResult::scribbled : ReceiveResult::received, got, is_of_returned};
         }

@@ -41,11 +41,15 @@ struct ChannelShape {
         return capacity <= kChannelCapacityMost && burst <= kBurstMost && parties <= kPartiesMost &&
                kind <= ChannelKind::broadcast;
     }
+    // Of a wish: whether a whole burst finds room once the channel is empty. A broadcast has always room.
+    constexpr bool has_room_for_bursts() const { return is_broadcast() || capacity == 0 || burst <= capacity; }
     constexpr bool is_broadcast() const { return kind == ChannelKind::broadcast; }
     // Of a shape that somebody wishes, where 0 is any: the shape of a channel that is made for it.
     constexpr ChannelShape with_defaults() const {
-        return {capacity == 0 ? kChannelCapacityDefault : capacity, burst == 0 ? kChannelBurstDefault : burst,
-                parties == 0 ? kChannelPartiesDefault : parties, kind};
+        ChannelShape made{capacity == 0 ? kChannelCapacityDefault : capacity, burst == 0 ? kChannelBurstDefault : burst,
+                          parties == 0 ? kChannelPartiesDefault : parties, kind};
+        if (burst == 0 && !made.has_room_for_bursts()) made.burst = made.capacity;
+        return made;
     }
     // Likewise: whether a channel of the same kind that is there will do.
     constexpr bool is_met_by(const ChannelShape &there) const {
