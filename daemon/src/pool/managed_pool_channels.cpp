@@ -292,7 +292,8 @@ Answer<std::uint32_t> ManagedPool::remove_channel(const std::string &name, bool 
 }
 
 std::uint32_t ManagedPool::opened_by(const Client &client, const LedgerChannel &channel) const {
-    if (client.tier == wire::Tier::channel) return 0;
+    // One in quarantine has ended, and its parties are recovered.
+    if (client.tier == wire::Tier::channel || client.state == ClientState::quarantined) return 0;
     // relaxed: the worker's own, or a figure.
     return ledger_.clients()[client.slot.value].channels[&channel - ledger_.channels().data()].load(
         std::memory_order_relaxed);

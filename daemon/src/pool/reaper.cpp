@@ -125,6 +125,8 @@ void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
         job->pool->record_worker().post([job] { job->pool->end_promise(job->client.slot); });
         // The other blocks may serve waiters.
         ManagedPool::wake_waiters_soon(job->pool);
+        // It may have been the last one that had a channel open.
+        end_channels(job->pool);
         if (job->on_kept) job->on_kept();
     }
     job->walked = std::chrono::steady_clock::now();

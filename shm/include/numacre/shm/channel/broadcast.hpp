@@ -245,7 +245,8 @@ public:
                 return read;
             }
             if (cell.round() == view_.round_of(position_)) {
-                if (cell.count() == 0 || cell.count() > view_.shape.burst || cell.segment() >= view_.segment_count) {
+                if (cell.count() <= skip_ || cell.count() > view_.shape.burst ||
+                    cell.segment() >= view_.segment_count) {
                     drop(self, give);
                     return {ReadResult::scribbled, 0, 0};
                 }
@@ -372,16 +373,18 @@ private:
     template <class See>
     Read see_some(const Heir &self, unsigned most, const See &see, Read read) {
         const unsigned left = count_ - skip_;
-        read.result = ReadResult::read;
-        read.count = left < most ? left : most;
+        const unsigned seen = left < most ? left : most;
         const Word *const list = view_.list(claimed_);
-        for (unsigned next = 0; next < read.count; ++next) {
+        for (unsigned next = 0; next < seen; ++next) {
             // relaxed: as the total.
             const Message message{list[skip_ + next].load(std::memory_order_relaxed)};
-            see(next, message.numa_node(), message.block());
+            // The blocks of a claimed burst are the channel's, unless somebody has scribbled.
+            if (!segments_.blocks().is_owned(message, owner_)) continue;
+            see(read.count++, message.numa_node(), message.block());
         }
-        skip_ += read.count;
-        passed_ += read.count;
+        read.result = read.count != 0 ? ReadResult::read : ReadResult::scribbled;
+        skip_ += seen;
+        passed_ += seen;
         tally(view_.party(self.party).read, read.count);
         return read;
     }
