@@ -33,8 +33,8 @@ int check_read(numacre_channel *channel, const void **blocks, unsigned most, con
     // Writers look at the claims of readers only.
     if (!channel->receives)
         return fail_with_remedy(Errc::bad_argument,
-                                "the handle of channel \"%s\" only sends: open another one without "
-                                "NUMACRE_CHANNEL_SENDS to read",
+                                "the handle of channel \"%s\" only sends: open another one with "
+                                "NUMACRE_CHANNEL_RECEIVES to read",
                                 channel->name);
     if (most == 0) return fail_with_remedy(Errc::bad_argument, "0 blocks are to be read: ask for 1 or more");
     // Without a thread slot, blocks that come to this process could not be freed.

@@ -156,7 +156,9 @@ private:
 // --- sending ---------------------------------------------------------------------------------------------------------
 
 int fail_scribbled() {
-    return fail(Errc::corrupt, "the channel's memory is damaged: its words are not those of a channel");
+    return fail_with_remedy(Errc::corrupt,
+                            "the channel's memory is damaged: its words are not those of a channel; remove the channel, "
+                            "and make it anew");
 }
 
 int fail_refused_block(numacre_channel *channel, void *const *blocks, unsigned refused) {
@@ -523,6 +525,7 @@ extern "C" int numacre_send_wait(numacre_channel *channel, void *const *blocks, 
 }
 
 extern "C" int numacre_send_over(numacre_channel *channel, void *const *blocks, unsigned count, unsigned *dropped) {
+    if (dropped != nullptr) *dropped = 0;
     if (const int error = check_send(channel, blocks, count)) return error;
     GivenBlocks given{channel};
     const int error = send(channel, blocks, count, Full::drop_oldest, given);
