@@ -156,9 +156,10 @@ private:
 // --- sending ---------------------------------------------------------------------------------------------------------
 
 int fail_scribbled() {
-    return fail_with_remedy(Errc::corrupt,
-                            "the channel's memory is damaged: its words are not those of a channel; remove the channel, "
-                            "and make it anew");
+    return fail_with_remedy(
+        Errc::corrupt,
+        "the channel's memory is damaged: its words are not those of a channel; remove the channel, "
+        "and make it anew");
 }
 
 int fail_refused_block(numacre_channel *channel, void *const *blocks, unsigned refused) {

@@ -1445,12 +1445,12 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="returned_messages_come_last",
         file="channel/channel.hpp",
-        old="""const Received again = receive_from(view_.returned, true, party, actor, most, since, give);
- return again.result != ReceiveResult::empty ? again
- : receive_from(view_.ring, false, party, actor, most, since, give);""",
-        new="""const Received again = receive_from(view_.ring, false, party, actor, most, since, give);
-        return again.result != ReceiveResult::empty
-            ? again : receive_from(view_.returned, true, party, actor, most, since, give);""",
+        old="""const Received again = receive_from(view_.returned, true, party, actor, most, since, give, before_end);
+        if (again.result != ReceiveResult::empty) return again;
+        return receive_from(view_.ring, false, party, actor, most, since, give, before_end);""",
+        new="""const Received again = receive_from(view_.ring, false, party, actor, most, since, give, before_end);
+        if (again.result != ReceiveResult::empty) return again;
+        return receive_from(view_.returned, true, party, actor, most, since, give, before_end);""",
         why="a message that came back waits for as long as others send, and its ring may be too small",
         filter="ChannelReturned.comes_first_and_says_so",
         program="shm_channel_test",
