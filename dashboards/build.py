@@ -570,6 +570,83 @@ def clients(page):
     )
 
 
+def channels(page):
+    page.row("Channels")
+
+    def of(metric, more=""):
+        return f"max by (channel) (numacre_channel_{metric}{{{POOL}{more}}})"
+
+    page.merged_table(
+        "Channels",
+        "One line a channel of the pool. Full, or an oldest message of minutes: the receivers are gone, stopped or too "
+        "slow; `numacre channels` names them with their pids. Nobody has it open and messages wait: start a receiver, "
+        "or remove the channel with what is in it.",
+        [
+            ("Waiting", of("waiting_messages"), {"unit": "short"}),
+            ("Capacity", of("capacity_messages"), {"unit": "short"}),
+            ("Oldest", of("oldest_seconds"), {"unit": "s"}),
+            ("Senders", of("parties", ',role="sender"'), {"unit": "short"}),
+            ("Receivers", of("parties", ',role="receiver"'), {"unit": "short"}),
+        ],
+        keys=["channel"],
+        width=12,
+        height=8,
+        sort_by="Waiting",
+    )
+    page.series(
+        "Fill",
+        "Messages that wait, as a share of the channel's capacity. At 1 senders wait or are refused. A line that stays "
+        "high: more receivers, or faster ones; a larger capacity only delays it.",
+        [ranged(f"{of('waiting_messages')} / {of('capacity_messages')}", "{{channel}}")],
+        "percentunit",
+    )
+    page.series(
+        "Messages a second",
+        "Sent and received, by channel. Received below sent for long: the channel fills.",
+        [
+            ranged(rate("numacre_channel_sent_total", POOL, "channel"), "sent, {{channel}}"),
+            ranged(rate("numacre_channel_received_total", POOL, "channel"), "received, {{channel}}"),
+        ],
+        "ops",
+        width=6,
+    )
+    page.series(
+        "Oldest message",
+        "How long the oldest message of each channel has waited, at least. A line that climbs by a second a second: "
+        "nobody receives.",
+        [ranged(of("oldest_seconds"), "{{channel}}")],
+        "s",
+        width=6,
+    )
+    page.series(
+        "Redelivered messages",
+        "Messages that a receiver had when it died, and that another one was given. Look for what ends receivers: "
+        "Clients reaped, above.",
+        [
+            ranged(
+                f"sum by (channel) (increase(numacre_channel_redelivered_total{{{POOL}}}[$__rate_interval]))",
+                "{{channel}}",
+            )
+        ],
+        "short",
+        width=6,
+    )
+    page.series(
+        "Dropped and overtaken",
+        "Messages that senders dropped to make room (numacre_send_over), and those of broadcast channels that readers "
+        "were too slow for; each reader counts. More capacity, or faster receivers.",
+        [
+            ranged(
+                f"sum by (channel) (increase(numacre_channel_{metric}_total{{{POOL}}}[$__rate_interval]))",
+                f"{metric}, {{{{channel}}}}",
+            )
+            for metric in ("dropped", "overtaken")
+        ],
+        "short",
+        width=6,
+    )
+
+
 def daemon(page):
     page.row("Daemon")
     page.series(
@@ -643,7 +720,7 @@ def build():
     )
     variables(builder)
     page = Page(builder)
-    for section in (overview, capacity, fragmentation, allocations, clients, daemon):
+    for section in (overview, capacity, fragmentation, allocations, clients, channels, daemon):
         section(page)
     return json.dumps(builder.build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <iostream>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "advise.hpp"
@@ -10,6 +13,7 @@
 #include "doctor.hpp"
 #include "json.hpp"
 #include "numacre/numacre.h"
+#include "rates.hpp"
 #include "views.hpp"
 
 namespace numacre::cli {
@@ -164,6 +168,78 @@ int run_clients(Context &context, const ClientsArguments &arguments) {
     } else {
         print_clients(context.out, clients, now_unix_seconds());
     }
+    return kExitOk;
+}
+
+int run_names(Context &context, const std::string &pool, const std::string &remove) {
+    if (!remove.empty()) {
+        v1::RemoveNameRequest request;
+        request.set_pool(pool);
+        request.set_name(remove);
+        context.control().remove_name(request);
+        if (context.json)
+            print_json(context.out, {{"pool", pool}, {"name", remove}, {"removed", true}});
+        else
+            context.out << "name " << printable(remove) << " of pool " << printable(pool) << " is removed\n";
+        return kExitOk;
+    }
+    const v1::ListNamesResponse names = context.control().list_names(pool);
+    if (context.json)
+        print_json(context.out, names_json(names));
+    else
+        print_names(context.out, names);
+    return kExitOk;
+}
+
+namespace {
+
+int run_remove_channel(Context &context, const ChannelsArguments &arguments) {
+    v1::RemoveChannelRequest request;
+    request.set_pool(arguments.pool);
+    request.set_name(arguments.remove);
+    request.set_end(arguments.force);
+    const std::uint32_t opened_by = context.control().remove_channel(request).opened_by();
+    if (context.json) {
+        print_json(context.out, {{"pool", arguments.pool},
+                                 {"name", arguments.remove},
+                                 {"ended", arguments.force},
+                                 {"opened_by", opened_by},
+                                 {"removed", opened_by == 0}});
+        return kExitOk;
+    }
+    context.out << "channel " << printable(arguments.remove) << " of pool " << printable(arguments.pool);
+    if (arguments.force) context.out << " has ended, and";
+    if (opened_by == 0)
+        context.out << " is removed\n";
+    else
+        context.out << " goes when " << opened_by << (opened_by == 1 ? " client closes" : " clients close") << " it"
+                    << (arguments.force ? "\n" : "; --force also ends the stream\n");
+    return kExitOk;
+}
+
+}  // namespace
+
+int run_channels(Context &context, const ChannelsArguments &arguments) {
+    if (!arguments.remove.empty()) return run_remove_channel(context, arguments);
+    std::optional<std::chrono::milliseconds> interval;
+    if (!arguments.interval.empty()) interval = parse_duration(arguments.interval);
+    if (interval && *interval < std::chrono::milliseconds(50))
+        throw ArgumentError("--interval " + printable(arguments.interval) +
+                            " is too short for rates: use 50ms or more");
+    std::vector<std::optional<ChannelRates>> rates;
+    v1::ListChannelsResponse channels = context.control().list_channels(arguments.pool);
+    if (interval) {
+        const auto begun = std::chrono::steady_clock::now();
+        catch_interrupts();
+        sleep_unless_interrupted(*interval);
+        v1::ListChannelsResponse later = context.control().list_channels(arguments.pool);
+        rates = channel_rates(channels, later, std::chrono::steady_clock::now() - begun);
+        channels = std::move(later);
+    }
+    if (context.json)
+        print_json(context.out, channels_json(channels, rates));
+    else
+        print_channels(context.out, channels, rates);
     return kExitOk;
 }
 
@@ -681,11 +757,15 @@ int run_doctor(Context &context) {
         const v1::ListClientsResponse clients = control.list_clients("");
         daemon.clients.assign(clients.clients().begin(), clients.clients().end());
         daemon.reachable = true;
+        const v1::ListChannelsResponse channels = control.list_channels("");
+        daemon.channels.assign(channels.channels().begin(), channels.channels().end());
     } catch (const NoDaemonError &error) {
         daemon.error = error.what();
         // The finding's command is the remedy, so the part behind the colon goes.
         daemon.error.resize(std::min(daemon.error.size(), daemon.error.find(": start it")));
     } catch (const CallError &error) {
+        // A daemon of an earlier version has no channels; that it is one is said anyway.
+        if (daemon.reachable) daemon.reachable = error.code == "UNIMPLEMENTED";
         daemon.error = error.code + ": " + error.what();
         daemon.denied = error.code == "PERMISSION_DENIED";
     }

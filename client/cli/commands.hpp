@@ -48,6 +48,15 @@ struct ClientsArguments {
     std::uint32_t limit = 100;    // only with blocks
 };
 int run_clients(Context &context, const ClientsArguments &arguments);
+// remove: the name that is to be unbound; empty: none is, and they are listed.
+int run_names(Context &context, const std::string &pool, const std::string &remove);
+struct ChannelsArguments {
+    std::string pool;      // empty: all pools
+    std::string remove;    // the channel that is to go; empty: none is, and they are listed
+    bool force = false;    // only with remove: also end the stream
+    std::string interval;  // empty: one look. Otherwise two, so far apart, and rates
+};
+int run_channels(Context &context, const ChannelsArguments &arguments);
 int run_nodes(Context &context);
 
 struct ResizeArguments {

@@ -144,6 +144,16 @@ public:
     v1::ListBlocksResponse list_blocks(const v1::ListBlocksRequest &request) override {
         return call<v1::ListBlocksResponse>(&Stub::ListBlocks, request);
     }
+    v1::ListNamesResponse list_names(const std::string &pool) override { return call_of_pool(&Stub::ListNames, pool); }
+    void remove_name(const v1::RemoveNameRequest &request) override {
+        call<v1::RemoveNameResponse>(&Stub::RemoveName, request);
+    }
+    v1::ListChannelsResponse list_channels(const std::string &pool) override {
+        return call_of_pool(&Stub::ListChannels, pool);
+    }
+    v1::RemoveChannelResponse remove_channel(const v1::RemoveChannelRequest &request) override {
+        return call<v1::RemoveChannelResponse>(&Stub::RemoveChannel, request);
+    }
     void reserve(const v1::ReserveRequest &request) override { call<v1::ReserveResponse>(&Stub::Reserve, request); }
     void set_quota(const v1::SetQuotaRequest &request) override {
         call<v1::SetQuotaResponse>(&Stub::SetQuota, request);

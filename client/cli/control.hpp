@@ -47,6 +47,10 @@ public:
     virtual v1::DrainChunkResponse drain_chunk(const v1::DrainChunkRequest &request) = 0;
     virtual v1::ListClientsResponse list_clients(const std::string &pool) = 0;
     virtual v1::ListBlocksResponse list_blocks(const v1::ListBlocksRequest &request) = 0;
+    virtual v1::ListNamesResponse list_names(const std::string &pool) = 0;
+    virtual void remove_name(const v1::RemoveNameRequest &request) = 0;
+    virtual v1::ListChannelsResponse list_channels(const std::string &pool) = 0;
+    virtual v1::RemoveChannelResponse remove_channel(const v1::RemoveChannelRequest &request) = 0;
     virtual void set_quota(const v1::SetQuotaRequest &request) = 0;
     virtual void reserve(const v1::ReserveRequest &request) = 0;
     virtual void evict_client(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;

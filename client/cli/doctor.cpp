@@ -18,7 +18,8 @@ constexpr std::uint64_t kDefaultOnlineBytes = std::uint64_t{256} << 20;
 // Suffices for io_uring fixed buffers over a small pool, and is eight times the usual 8 MiB.
 constexpr std::uint64_t kModestMemlockBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kModestShmBytes = std::uint64_t{16} << 20;
-constexpr double kLookTooLong = 10;  // seconds; a look at a pool of many TiB takes as long by itself
+constexpr std::int64_t kWaitsTooLongSeconds = 60;  // a message that nobody receives
+constexpr double kLookTooLong = 10;                // seconds; a look at a pool of many TiB takes as long by itself
 
 std::string number(std::uint64_t value) {
     return std::to_string(value);
@@ -108,6 +109,7 @@ public:
         thp();
         pools();
         clients();
+        channels();
         return std::move(findings_);
     }
 
@@ -529,7 +531,31 @@ private:
                  lost ? "numacre evict " + number(client.client_id()) + " --grace 5s"
                       : "numacre clients " + client.pool());
         }
-        if (!troubled) ok("clients", number(daemon_.clients.size()) + " attached, none in trouble");
+        const auto processes = std::ranges::count_if(
+            daemon_.clients, [](const v1::Client &client) { return client.state() != "channel"; });
+        if (!troubled) ok("clients", number(static_cast<std::uint64_t>(processes)) + " attached, none in trouble");
+    }
+
+    void channels() {
+        if (!daemon_.reachable) return;
+        bool troubled = false;
+        for (const v1::Channel &channel : daemon_.channels) {
+            if (channel.receivers() != 0 || channel.oldest_waits_for().seconds() < kWaitsTooLongSeconds) continue;
+            troubled = true;
+            const bool is_open = channel.clients_size() != 0;
+            const std::uint64_t messages = std::uint64_t{channel.waiting_messages()} + channel.returned_messages();
+            warn("channels",
+                 "channel " + channel.name() + " of pool " + channel.pool() + " has " + number(messages) +
+                     (messages == 1 ? " message (" : " messages (") + format_bytes(channel.waiting_bytes()) +
+                     "), the oldest for " +
+                     format_duration(std::chrono::seconds(channel.oldest_waits_for().seconds())) + ", and nobody " +
+                     (is_open ? "receives" : "has it open"),
+                 "the messages' blocks stay in use" +
+                     std::string(is_open ? ", and senders wait or fail once the channel is full" : "") +
+                     ": start a receiver, or remove the channel with what is in it",
+                 "numacre channels " + channel.pool() + " --remove " + channel.name() + (is_open ? " --force" : ""));
+        }
+        if (!troubled) ok("channels", number(daemon_.channels.size()) + " in all pools, no message left behind");
     }
 
     const SystemFacts &system_;

@@ -63,6 +63,7 @@ struct DaemonFacts {
     v1::Machine machine;
     std::vector<v1::Pool> pools;
     std::vector<v1::Client> clients;
+    std::vector<v1::Channel> channels;
 };
 
 enum class Level { ok, warning, problem };

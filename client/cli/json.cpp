@@ -24,6 +24,7 @@ Json pool_node_json(const v1::PoolNode &numa_node) {
             {"cached_bytes", numa_node.cached_bytes()},
             {"quarantined_bytes", numa_node.quarantined_bytes()},
             {"pinned_bytes", numa_node.pinned_bytes()},
+            {"lingering_bytes", numa_node.lingering_bytes()},
             {"largest_free_block_bytes", numa_node.largest_free_block_bytes()},
             {"metadata_bytes", numa_node.metadata_bytes()},
             {"metadata_resident_bytes", numa_node.metadata_resident_bytes()},
@@ -209,6 +210,8 @@ Json client_json(const v1::Client &client) {
             {"soft_quota_bytes", client.soft_quota_bytes()},
             {"reserved_bytes", client.reserved_bytes()},
             {"pinned_bytes", client.pinned_bytes()},
+            {"holds", known(client.holds())},
+            {"hold_bytes", known(client.hold_bytes())},
             {"threads", known(client.threads())},
             {"state", client.state()},
             {"quarantine_reason", text_or_null(client.quarantine_reason())},
@@ -232,6 +235,79 @@ Json blocks_json(const v1::ListBlocksResponse &blocks) {
                         {"held_seconds", block.held_for().seconds()}});
     }
     return {{"blocks", list}, {"total_blocks", blocks.total_blocks()}, {"total_bytes", blocks.total_bytes()}};
+}
+
+namespace {
+
+Json or_null(const std::optional<ChannelRates> *rates, double ChannelRates::*rate) {
+    if (rates == nullptr || !*rates) return nullptr;
+    return (**rates).*rate;
+}
+
+}  // namespace
+
+Json channels_json(const v1::ListChannelsResponse &channels, const std::vector<std::optional<ChannelRates>> &rates) {
+    Json list = Json::array();
+    for (int i = 0; i < channels.channels_size(); ++i) {
+        const v1::Channel &channel = channels.channels(i);
+        const std::optional<ChannelRates> *const rate = rates.empty() ? nullptr : &rates[static_cast<std::size_t>(i)];
+        Json clients = Json::array();
+        for (const v1::ChannelClient &client : channel.clients())
+            clients.push_back({{"client_id", client.client_id()},
+                               {"pid", client.pid()},
+                               {"comm", client.comm()},
+                               {"opened", client.opened()},
+                               {"senders", client.senders()},
+                               {"receivers", client.receivers()}});
+        list.push_back({{"pool", channel.pool()},
+                        {"name", channel.name()},
+                        {"client_id", channel.client_id()},
+                        {"uid", channel.uid()},
+                        {"kind", channel.kind().empty() ? "queue" : channel.kind()},
+                        {"state", channel.state()},
+                        {"stays", channel.stays()},
+                        {"capacity_messages", channel.capacity_messages()},
+                        {"burst_messages", channel.burst_messages()},
+                        {"parties_most", channel.parties_most()},
+                        {"waiting_messages", channel.waiting_messages()},
+                        {"returned_messages", channel.returned_messages()},
+                        {"waiting_bytes", channel.waiting_bytes()},
+                        {"oldest_seconds",
+                         channel.has_oldest_waits_for() ? Json(channel.oldest_waits_for().seconds()) : Json(nullptr)},
+                        {"senders", channel.senders()},
+                        {"receivers", channel.receivers()},
+                        {"sent_messages", channel.sent_messages()},
+                        {"received_messages", channel.received_messages()},
+                        {"redelivered_messages", channel.redelivered_messages()},
+                        {"dropped_messages", channel.dropped_messages()},
+                        {"overtaken_messages", channel.overtaken_messages()},
+                        {"sent_per_second", or_null(rate, &ChannelRates::sent_per_second)},
+                        {"received_per_second", or_null(rate, &ChannelRates::received_per_second)},
+                        {"receivers_sleep", channel.receivers_sleep()},
+                        {"senders_sleep", channel.senders_sleep()},
+                        {"clients", clients}});
+    }
+    Json result;
+    result["channels"] = list;
+    return result;
+}
+
+Json names_json(const v1::ListNamesResponse &names) {
+    Json list = Json::array();
+    for (const v1::BoundName &name : names.names()) {
+        list.push_back({{"pool", name.pool()},
+                        {"name", name.name()},
+                        {"kind", name.kind()},
+                        {"reference", name.kind() == "reference" ? Json(name.reference()) : Json(nullptr)},
+                        {"objects", name.objects().empty() ? Json(nullptr) : Json(name.objects())},
+                        {"channel", name.kind() == "channel" ? Json(name.channel()) : Json(nullptr)},
+                        {"uid", name.uid()},
+                        {"client_id", name.client_id() == 0 ? Json(nullptr) : Json(name.client_id())},
+                        {"version", name.version()}});
+    }
+    Json result;
+    result["names"] = list;
+    return result;
 }
 
 Json failures_json(const v1::GetStatsResponse &stats) {

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <iosfwd>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "control.hpp"
+#include "rates.hpp"
 
 namespace numacre::cli {
 
@@ -28,6 +31,9 @@ Json machine_json(const v1::Machine &machine);
 Json pool_json(const v1::Pool &pool);
 Json attribute_json(const v1::PoolAttribute &attribute);
 Json client_json(const v1::Client &client);
+// rates: one for each channel; empty: there was one look only.
+Json channels_json(const v1::ListChannelsResponse &channels, const std::vector<std::optional<ChannelRates>> &rates);
+Json names_json(const v1::ListNamesResponse &names);
 Json blocks_json(const v1::ListBlocksResponse &blocks);
 Json stats_json(const std::string &pool, const v1::GetStatsResponse &stats);
 // The four reasons of failures, each summed over the numa nodes.

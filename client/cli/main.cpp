@@ -69,6 +69,23 @@ public:
             clients->add_flag("--blocks", clients_.blocks, "Who holds which blocks, those held longest first");
         clients->add_option("--client", clients_.client_id, "Only this client's blocks")->needs(blocks);
         clients->add_option("--limit", clients_.limit, "How many blocks; 100 if left out")->needs(blocks);
+        CLI::App *names = verb("names", "Names that are bound in the pools, and to what",
+                               [this](Context &c) { return run_names(c, pool_, remove_); });
+        CLI::Option *of_pool = names->add_option("POOL", pool_, "Pool; all if left out");
+        names->add_option("--remove", remove_, "Unbind this name of the pool, whoever has bound it")->needs(of_pool);
+        CLI::App *channels =
+            verb("channels", "The pools' channels: how full they are, who sends and receives", [this](Context &c) {
+                channels_.pool = pool_;
+                return run_channels(c, channels_);
+            });
+        CLI::Option *pool_of_channel = channels->add_option("POOL", pool_, "Pool; all if left out");
+        CLI::Option *interval =
+            channels->add_option("--interval", channels_.interval, "Look twice, so far apart, and show rates");
+        CLI::Option *gone =
+            channels->add_option("--remove", channels_.remove, "This channel of the pool goes when nobody has it open");
+        gone->needs(pool_of_channel)->excludes(interval);
+        channels->add_flag("--force", channels_.force, "Also end the stream, so that programs close the channel")
+            ->needs(gone);
         verb("nodes", "The machine's numa nodes, their hugepages and pools", [](Context &c) { return run_nodes(c); });
 
         CLI::App *resize = verb("resize", "Bring a pool's memory online or take it offline",
@@ -230,8 +247,9 @@ private:
     CLI::App app_{"numacre: watch and size the pools of numacred", "numacre"};
     std::function<int(Context &)> chosen_;
     ClientsArguments clients_;
+    ChannelsArguments channels_;
     std::vector<std::string> settings_;
-    std::string pool_, key_, grace_ = "5s", look_for_ = "0";
+    std::string pool_, remove_, key_, grace_ = "5s", look_for_ = "0";
     bool force_ = false, abandon_ = false, heads_ = false;
     std::uint32_t client_id_ = 0;
     ResizeArguments resize_;

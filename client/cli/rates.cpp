@@ -30,4 +30,24 @@ std::optional<Rates> RateMeter::look(const Key &key, const Counts &counts, Clock
                  rate(counts.failures, before.counts.failures)};
 }
 
+std::vector<std::optional<ChannelRates>> channel_rates(const v1::ListChannelsResponse &before,
+                                                       const v1::ListChannelsResponse &after,
+                                                       std::chrono::duration<double> between) {
+    // A client id is given once, also to a channel.
+    std::map<std::uint32_t, const v1::Channel *> earlier;
+    for (const v1::Channel &channel : before.channels()) earlier[channel.client_id()] = &channel;
+    std::vector<std::optional<ChannelRates>> rates;
+    for (const v1::Channel &channel : after.channels()) {
+        rates.emplace_back();
+        const auto found = earlier.find(channel.client_id());
+        if (found == earlier.end() || between.count() <= 0) continue;
+        const v1::Channel &then = *found->second;
+        if (channel.sent_messages() < then.sent_messages() || channel.received_messages() < then.received_messages())
+            continue;
+        rates.back() = {static_cast<double>(channel.sent_messages() - then.sent_messages()) / between.count(),
+                        static_cast<double>(channel.received_messages() - then.received_messages()) / between.count()};
+    }
+    return rates;
+}
+
 }  // namespace numacre::cli

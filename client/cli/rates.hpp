@@ -1,4 +1,4 @@
-// Computes rates for `top` from two looks at the counters.
+// Computes rates for `top` and `channels` from two looks at the counters.
 #pragma once
 
 #include <chrono>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "control.hpp"
 
@@ -41,5 +42,17 @@ private:
     };
     std::map<Key, Seen> seen_;
 };
+
+// Messages a second through a channel.
+struct ChannelRates {
+    double sent_per_second = 0;
+    double received_per_second = 0;
+};
+
+// The rates of each channel of `after` since `before`, in its order. No value for a channel that `before` has not,
+// where a counter has gone down, and when no time has passed.
+std::vector<std::optional<ChannelRates>> channel_rates(const v1::ListChannelsResponse &before,
+                                                       const v1::ListChannelsResponse &after,
+                                                       std::chrono::duration<double> between);
 
 }  // namespace numacre::cli

@@ -37,14 +37,17 @@ std::string duration(const google::protobuf::Duration &time) {
     return format_duration(std::chrono::seconds(time.seconds()));
 }
 
-// "quarantined: pin held", "quarantined: 3 s left".
-std::string client_state_text(const v1::Client &client) {
-    if (client.has_quarantine_left()) return client.state() + ": " + duration(client.quarantine_left()) + " left";
-    return client.state() + (client.quarantine_reason().empty() ? "" : ": " + client.quarantine_reason());
-}
-
 std::string plural(std::uint64_t count, const char *one, const char *many) {
     return number(count) + " " + (count == 1 ? one : many);
+}
+
+// "quarantined: pin held", "quarantined: 3 s left", "active, reads 2 blocks (8 KiB)".
+std::string client_state_text(const v1::Client &client) {
+    if (client.holds() != 0)
+        return client.state() + ", reads " + plural(client.holds(), "block", "blocks") + " (" +
+               format_bytes(client.hold_bytes()) + ")";
+    if (client.has_quarantine_left()) return client.state() + ": " + duration(client.quarantine_left()) + " left";
+    return client.state() + (client.quarantine_reason().empty() ? "" : ": " + client.quarantine_reason());
 }
 
 // Wide enough for "-1.000" and for seven digits, as in /proc/buddyinfo.
@@ -256,6 +259,7 @@ void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools) {
 }
 
 void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, std::int64_t now_unix_seconds) {
+    std::uint64_t channels = 0, in_channels = 0;
     Table table({{"CLIENT", Align::right},
                  {"POOL"},
                  {"PID", Align::right},
@@ -272,6 +276,12 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                  {"OLDEST", Align::right},
                  {"STATE"}});
     for (const v1::Client &client : clients) {
+        // No process.
+        if (client.state() == "channel") {
+            ++channels;
+            in_channels += client.used_bytes();
+            continue;
+        }
         table.add_row({number(client.client_id()), client.pool(), number(client.pid()), client.comm(),
                        client.not_looked_at() ? "-" : format_bytes(client.used_bytes()),
                        client.not_looked_at() ? "-" : format_bytes(client.cached_bytes()),
@@ -285,6 +295,9 @@ void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, st
                        client_state_text(client)});
     }
     table.print(out);
+    if (channels != 0)
+        out << "and " << plural(channels, "channel", "channels") << " with " << format_bytes(in_channels)
+            << " in messages: numacre channels\n";
 }
 
 void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const v1::ListClientsResponse &clients) {
@@ -314,6 +327,111 @@ void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const
     out << plural(static_cast<std::uint64_t>(blocks.blocks_size()), "block", "blocks") << " of "
         << number(blocks.total_blocks()) << " in use (" << format_bytes(blocks.total_bytes())
         << "), those held longest first\n";
+}
+
+namespace {
+
+// "open", "ended, removed", "open, receivers sleep".
+std::string channel_state_text(const v1::Channel &channel) {
+    std::string text = channel.state();
+    if (channel.stays() == "removed") text += ", removed";
+    if (channel.senders_sleep()) text += ", senders sleep";
+    if (channel.receivers_sleep()) text += ", receivers sleep";
+    return text;
+}
+
+// An older daemon has queues only, and does not say so.
+std::string kind_text(const v1::Channel &channel) {
+    return channel.kind().empty() ? "queue" : channel.kind();
+}
+
+}  // namespace
+
+void print_channels(std::ostream &out, const v1::ListChannelsResponse &channels,
+                    const std::vector<std::optional<ChannelRates>> &rates) {
+    std::vector<Table::Column> columns{{"CHANNEL"},
+                                       {"POOL"},
+                                       {"KIND"},
+                                       {"WAITING", Align::right},
+                                       {"RETURNED", Align::right},
+                                       {"CAPACITY", Align::right},
+                                       {"SIZE", Align::right},
+                                       {"OLDEST", Align::right},
+                                       {"SENDERS", Align::right},
+                                       {"RECEIVERS", Align::right},
+                                       {"SENT", Align::right},
+                                       {"RECEIVED", Align::right},
+                                       {"AGAIN", Align::right},
+                                       {"DROPPED", Align::right},
+                                       {"OVERTAKEN", Align::right}};
+    if (!rates.empty()) {
+        columns.push_back({"SENT/S", Align::right});
+        columns.push_back({"RECEIVED/S", Align::right});
+    }
+    columns.push_back({"UID", Align::right});
+    columns.push_back({"STAYS"});
+    columns.push_back({"STATE"});
+    Table table(std::move(columns));
+    Table clients({{"CHANNEL"},
+                   {"POOL"},
+                   {"CLIENT", Align::right},
+                   {"PID", Align::right},
+                   {"COMM"},
+                   {"OPENED", Align::right},
+                   {"SENDERS", Align::right},
+                   {"RECEIVERS", Align::right}});
+    const auto rate_text = [](double rate) { return number(static_cast<std::uint64_t>(rate + 0.5)); };
+    for (int i = 0; i < channels.channels_size(); ++i) {
+        const v1::Channel &channel = channels.channels(i);
+        std::vector<std::string> row{channel.name(),
+                                     channel.pool(),
+                                     kind_text(channel),
+                                     number(channel.waiting_messages()),
+                                     number(channel.returned_messages()),
+                                     number(channel.capacity_messages()),
+                                     format_bytes(channel.waiting_bytes()),
+                                     channel.has_oldest_waits_for() ? duration(channel.oldest_waits_for()) : "-",
+                                     number(channel.senders()),
+                                     number(channel.receivers()),
+                                     number(channel.sent_messages()),
+                                     number(channel.received_messages()),
+                                     number(channel.redelivered_messages()),
+                                     number(channel.dropped_messages()),
+                                     number(channel.overtaken_messages())};
+        if (!rates.empty()) {
+            const auto &rate = rates[static_cast<std::size_t>(i)];
+            row.push_back(rate ? rate_text(rate->sent_per_second) : "-");
+            row.push_back(rate ? rate_text(rate->received_per_second) : "-");
+        }
+        row.push_back(number(channel.uid()));
+        row.push_back(channel.stays());
+        row.push_back(channel_state_text(channel));
+        table.add_row(std::move(row));
+        for (const v1::ChannelClient &client : channel.clients())
+            clients.add_row({channel.name(), channel.pool(), number(client.client_id()), number(client.pid()),
+                             client.comm(), number(client.opened()), number(client.senders()),
+                             number(client.receivers())});
+    }
+    table.print(out);
+    if (clients.empty()) return;
+    out << '\n';
+    clients.print(out);
+}
+
+void print_names(std::ostream &out, const v1::ListNamesResponse &names) {
+    Table table(
+        {{"NAME"}, {"POOL"}, {"KIND"}, {"BOUND TO"}, {"OWNER"}, {"UID", Align::right}, {"VERSION", Align::right}});
+    for (const v1::BoundName &name : names.names()) {
+        std::array<char, 32> reference{};
+        std::snprintf(reference.data(), reference.size(), "%#llx", static_cast<unsigned long long>(name.reference()));
+        const std::string bound_to = name.kind() == "objects"   ? name.objects()
+                                     : name.kind() == "channel" ? number(name.channel())
+                                                                : reference.data();
+        table.add_row({name.name(), name.pool(), name.kind(), bound_to,
+                       name.client_id() == 0 ? "pool" : "client " + number(name.client_id()), number(name.uid()),
+                       number(name.version())});
+    }
+    table.print(out);
 }
 
 bool lies_on(const v1::PoolNode &share, const v1::Machine &machine, int index) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "control.hpp"
+#include "rates.hpp"
 #include "terminal.hpp"
 
 namespace numacre::cli {
@@ -24,6 +25,10 @@ void print_status(std::ostream &out, const v1::Machine &machine, const std::vect
 void print_attributes(std::ostream &out, const google::protobuf::RepeatedPtrField<v1::PoolAttribute> &attributes);
 void print_pools(std::ostream &out, const v1::ListPoolsResponse &pools);
 // clients gives the holders' names.
+// rates: one for each channel; empty: there was one look only.
+void print_channels(std::ostream &out, const v1::ListChannelsResponse &channels,
+                    const std::vector<std::optional<ChannelRates>> &rates);
+void print_names(std::ostream &out, const v1::ListNamesResponse &names);
 void print_blocks(std::ostream &out, const v1::ListBlocksResponse &blocks, const v1::ListClientsResponse &clients);
 void print_clients(std::ostream &out, const std::vector<v1::Client> &clients, std::int64_t now_unix_seconds);
 // True if this share of a pool lies on machine.nodes(index). A synthetic topology may put several numa nodes of its own

@@ -181,6 +181,20 @@ int make_local(rte_mempool *mempool, Shared &shared, Local &local) {
     return join(shared, local);
 }
 
+// The blocks of the object pool are the mempool's objects, and free ones are its own.
+int make_packets(PacketPool &packets, Shared &shared, Local &local) {
+    local.pool = packets.pool;
+    packets.pool = nullptr;
+    std::snprintf(shared.pool_name, sizeof shared.pool_name, "%s", packets.name);
+    std::snprintf(shared.runtime_dir, sizeof shared.runtime_dir, "%s", runtime_dir());
+    if (const int error = find_tokens(shared, local)) return error;
+    shared.region = local.tokens;
+    shared.object_bytes = packets.object_bytes;
+    // numacre's cache of each thread is the only one.
+    for (LcoreShare &lcore : shared.lcores) lcore.is_revoked.store(LcoreShare::kForEver, std::memory_order_relaxed);
+    return join(shared, local);
+}
+
 // NUMACRE_DPDK_MOVE=1: the memory of the objects, which EAL is about to reserve, comes from the pool.
 int move_memory(rte_mempool *mempool) {
     const char *const said = variable("NUMACRE_DPDK_MOVE", "0");
@@ -202,12 +216,14 @@ void watch_forks() {
     pthread_once(&once, [] { pthread_atfork(nullptr, nullptr, begin_child); });
 }
 
-int make_shared(rte_mempool *mempool) {
+int make_shared(rte_mempool *mempool, PacketPool *packets) {
     if (const int error = check_world()) return error;
-    if (const int error = move_memory(mempool)) return error;
+    if (packets == nullptr)
+        if (const int error = move_memory(mempool)) return error;
     watch_forks();
     const Locked locked;
-    if (const int error = attach_base()) return error;
+    if (packets == nullptr)
+        if (const int error = attach_base()) return error;
     World *const all = world();
     if (all == nullptr) return -ENOMEM;
     auto *const shared = static_cast<Shared *>(rte_zmalloc("numacre", sizeof(Shared), RTE_CACHE_LINE_SIZE));
@@ -232,9 +248,10 @@ int make_shared(rte_mempool *mempool) {
     shared->slot = slot;
     shared->count = mempool->size;
     note_lcore_caches(*shared);
-    make_depot(*shared);
+    if (packets == nullptr) make_depot(*shared);
     local->id = shared->id;
-    if (const int error = make_local(mempool, *shared, *local)) {
+    if (const int error =
+            packets == nullptr ? make_local(mempool, *shared, *local) : make_packets(*packets, *shared, *local)) {
         numacre_detach(local->pool);
         delete local;
         rte_free(shared->depot.batches);
@@ -272,7 +289,12 @@ Local *attach_to(Shared &shared) {
     Local *const fresh = new (std::nothrow) Local{};
     if (fresh == nullptr) return nullptr;
     fresh->id = shared.id;
-    if (numacre_attach(shared.runtime_dir, shared.pool_name, &fresh->pool) != 0) {
+    numacre_attach_options options{};
+    options.struct_size = sizeof options;
+    options.runtime_dir = shared.runtime_dir;
+    options.pool_name = shared.pool_name;
+    options.address = shared.region;  // nullptr: any
+    if (numacre_attach_with(&options, &fresh->pool) != 0) {
         NUMACRE_LOG(ERR, "cannot attach to a mempool's pool %s: %s\n", shared.pool_name, numacre_last_error());
         delete fresh;
         return nullptr;

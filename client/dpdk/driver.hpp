@@ -45,6 +45,8 @@ int attach_heaps();
 bool is_mapped(const Shared &shared);
 // In a child of fork(): the handles and the lock are the parent's.
 void reset_heaps_after_fork();
+// Attaches at an address that is likely to be free in the world's other processes as well. Returns 0 or -errno.
+int attach_somewhere(const char *runtime_dir, const char *name, numacre_pool **pool);
 // The socket id of a heap that has `bytes` in one piece. -errno, with a line in the log.
 int heap_for_mempool(const char *pool_name, std::size_t bytes);
 
@@ -54,9 +56,16 @@ int heap_for_mempool(const char *pool_name, std::size_t bytes);
 const char *runtime_dir();
 const char *base_name();
 
-// Makes the object pool of a new mempool, with all tokens in this process's hands, and sets mempool->pool_data. Returns
-// 0 or -errno, with a line in the log.
-int make_shared(rte_mempool *mempool);
+// An object pool of packets that this process has attached to, for a mempool that is to be made.
+struct PacketPool {
+    numacre_pool *pool;  // nullptr: it is the mempool's now
+    std::uint64_t object_bytes;
+    char name[2 * kNameBytes];  // "POOL.NAME"
+};
+// Makes the object pool of a new mempool, with all tokens in this process's hands, and sets mempool->pool_data.
+// packets: not nullptr if the mempool is to be one of packets; the handle is then the mempool's, also after a failure.
+// Returns 0 or -errno, with a line in the log.
+int make_shared(rte_mempool *mempool, PacketPool *packets);
 // Gives `count` tokens from number `first` on into the pool: their objects exist.
 int release_tokens(const Shared &shared, const Local &local, std::uint32_t first, std::uint32_t count);
 // Gives the mempool up in this process, and what its processes share.
@@ -120,12 +129,23 @@ bool is_dead(const ProcessName &process);
 
 // Frees objects past the stashes. Returns the number of those that could be freed; of the others the log says why.
 unsigned free_objects(Shared &shared, const Local &local, void *const *objects, unsigned count);
+// Notes that the calling lcore has taken objects, or has put -taken.
+void count_taken(Shared &shared, std::int64_t taken);
 // Makes this process the owner of objects that the caller has, and stores their tokens. Returns 0, or -errno: then some
 // are owned by nobody, or are no objects.
 int adopt_objects(Shared &shared, const Local &local, void *const *objects, void **tokens, unsigned count);
 
 // The bytes of a mempool's objects, in one piece.
 std::size_t bytes_of_objects(const rte_mempool *mempool);
+
+// --- packets.cpp -----------------------------------------------------------------------------------------------------
+
+// The wish of the thread that is making a packet mempool of this configuration; nullptr: it is an ordinary one.
+PacketPool *packet_pool_of(const rte_mempool *mempool);
+// rte_mempool's get and put, for a packet mempool. Return 0, or -ENOBUFS after which the table is as it was.
+int take_packets(rte_mempool *mempool, Shared &shared, const Local *local, void **table, unsigned count);
+// Frees as many as can be freed, and returns their number; of the others the log says why.
+unsigned put_packets(Shared &shared, const Local *local, void *const *table, unsigned count);
 
 // --- log -------------------------------------------------------------------------------------------------------------
 

@@ -92,25 +92,6 @@ int say(int error, const char *what) {
     return error;
 }
 
-// Attaches at an address that is likely to be free in the other processes as well: below where the kernel maps
-// libraries, above EAL's memory.
-int attach_somewhere(const char *runtime_dir, const char *name, numacre_pool **pool) {
-    constexpr std::uintptr_t kFirst = std::uintptr_t{0x20} << 40, kStep = std::uintptr_t{1} << 40;
-    constexpr unsigned kTries = 16;
-    numacre_attach_options options{};
-    options.struct_size = sizeof options;
-    options.runtime_dir = runtime_dir;
-    options.pool_name = name;
-    int error = -EEXIST;
-    for (unsigned i = 0; i < kTries && (error == -EEXIST || error == -ENOMEM); ++i) {
-        options.address = reinterpret_cast<void *>(kFirst + i * kStep);
-        error = numacre_attach_with(&options, pool);
-    }
-    if (error != -EEXIST && error != -ENOMEM) return error;
-    options.address = nullptr;
-    return numacre_attach_with(&options, pool);
-}
-
 // This process's handle of a pool, as a member of the world: what it owns outlives it. nullptr: the log says why, and
 // `error` is -errno.
 numacre_pool *handle_of(const char *name, const World &all, int &error) {
@@ -327,6 +308,24 @@ int attach_area(const World &all, const Area &area, std::uint32_t state, Mapped 
 }
 
 }  // namespace
+
+// Below where the kernel maps libraries, above EAL's memory.
+int attach_somewhere(const char *runtime_dir, const char *name, numacre_pool **pool) {
+    constexpr std::uintptr_t kFirst = std::uintptr_t{0x20} << 40, kStep = std::uintptr_t{1} << 40;
+    constexpr unsigned kTries = 16;
+    numacre_attach_options options{};
+    options.struct_size = sizeof options;
+    options.runtime_dir = runtime_dir;
+    options.pool_name = name;
+    int error = -EEXIST;
+    for (unsigned i = 0; i < kTries && (error == -EEXIST || error == -ENOMEM); ++i) {
+        options.address = reinterpret_cast<void *>(kFirst + i * kStep);
+        error = numacre_attach_with(&options, pool);
+    }
+    if (error != -EEXIST && error != -ENOMEM) return error;
+    options.address = nullptr;
+    return numacre_attach_with(&options, pool);
+}
 
 void reset_heaps_after_fork() {
     mutex = PTHREAD_MUTEX_INITIALIZER;

@@ -264,6 +264,11 @@ bool take_from_depot(rte_mempool *mempool, Shared &shared, const Local *local, L
     Local *const local = local_of(&shared);
     if (local == nullptr) [[unlikely]]
         return -ENOBUFS;
+    if (shared.object_bytes != 0) {
+        const int error = take_packets(mempool, shared, local, table, n);
+        if (error == 0) count(shared, n);
+        return error;
+    }
     LcoreShare *const own = rte_lcore_id() < RTE_MAX_LCORE ? &shared.lcores[rte_lcore_id()] : nullptr;
     if (is_shared(shared)) {
         if (!local->has_given_up.load(std::memory_order_relaxed)) [[unlikely]]
@@ -344,6 +349,11 @@ int dequeue(rte_mempool *mempool, void **table, unsigned n) {
     Local *const local = local_of(&shared);
     if (local == nullptr) [[unlikely]]
         return -EINVAL;
+    if (shared.object_bytes != 0) {
+        const unsigned put = put_packets(shared, local, table, n);
+        count(shared, -static_cast<std::int64_t>(put));
+        return put == n ? 0 : -EINVAL;
+    }
     LcoreShare *const own = rte_lcore_id() < RTE_MAX_LCORE ? &shared.lcores[rte_lcore_id()] : nullptr;
     if (is_shared(shared)) {
         if (!local->has_given_up.load(std::memory_order_relaxed)) [[unlikely]]
@@ -391,12 +401,12 @@ unsigned get_count(const rte_mempool *mempool) {
     const Shared &shared = *shared_of(mempool);
     std::int64_t taken = 0;
     for (const LcoreShare &lcore : shared.lcores) taken += lcore.taken.load(std::memory_order_relaxed);
-    const std::int64_t there = shared.populated_runs_end();
+    const std::int64_t there = shared.object_bytes != 0 ? shared.count : shared.populated_runs_end();
     return static_cast<unsigned>(taken < 0 ? there : taken > there ? 0 : there - taken);
 }
 
 int alloc(rte_mempool *mempool) {
-    return make_shared(mempool);
+    return make_shared(mempool, packet_pool_of(mempool));
 }
 
 void free_all(rte_mempool *mempool) {
@@ -419,6 +429,13 @@ ssize_t calc_mem_size(const rte_mempool *mempool, std::uint32_t objects, std::ui
 int populate(rte_mempool *mempool, unsigned most, void *address, rte_iova_t iova, std::size_t length,
              rte_mempool_populate_obj_cb_t *callback, void *argument) {
     Shared &shared = *shared_of(mempool);
+    if (shared.object_bytes != 0) {
+        // The objects are there, and some are other processes': nothing is written into them, and rte_mempool gets no
+        // list of them.
+        const unsigned there = static_cast<unsigned>(std::min<std::uint64_t>(most, length / shared.object_bytes));
+        mempool->populated_size += there;
+        return static_cast<int>(there);
+    }
     const std::size_t total = mempool->header_size + mempool->elt_size + mempool->trailer_size;
     std::size_t page = 0;
     if (const int error = packs(mempool) ? 0 : rte_mempool_get_page_size(mempool, &page)) return error;
@@ -478,6 +495,10 @@ int get_info(const rte_mempool *, rte_mempool_info *info) {
 }  // namespace
 
 int log_type = 0;
+
+void count_taken(Shared &shared, std::int64_t taken) {
+    count(shared, taken);
+}
 
 unsigned free_objects(Shared &shared, const Local &local, void *const *objects, unsigned n) {
     const Local *now = &local;

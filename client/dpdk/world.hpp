@@ -138,6 +138,10 @@ struct Shared {
     pthread_mutex_t reclaiming;      // robust: who takes the stashes of dead processes
     LcoreShare lcores[RTE_MAX_LCORE + 1];
     Depot depot;
+    // Of a packet mempool (packets.hpp): the distance of objects, which are the object pool's own blocks; and the
+    // address of the first one, the same in all processes. 0: the objects lie elsewhere, and blocks are tokens.
+    std::uint64_t object_bytes;
+    void *region;
 
     // The number of objects in the runs.
     std::uint32_t populated_runs_end() const {

@@ -1,4 +1,4 @@
-// The second process: takes each block, parses its packet, counts its flow, frees it.
+// The second process: receives each block, parses its packet, counts its flow, frees it.
 #include <arpa/inet.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -8,11 +8,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include <numacre/inline.h>
 
+#include "channel.hpp"
 #include "flow_table.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -43,8 +44,12 @@ unsigned port_number(const std::array<std::uint8_t, 2> &port) {
 
 class Flows {
 public:
-    Flows(const Options &options, Pool pool, Link link)
-        : options_(options), pool_(std::move(pool)), link_(std::move(link)), table_(random_seed(), options.flows_max) {
+    Flows(const Options &options, Pool pool, const Fd &capture_process)
+        : options_(options),
+          pool_(std::move(pool)),
+          channel_(open_channel(pool_.get(), options, NUMACRE_CHANNEL_RECEIVES)),
+          capture_process_(capture_process),
+          table_(random_seed(), options.flows_max) {
         numacre_pool_info info{};
         info.struct_size = sizeof info;
         if (numacre_get_info(pool_.get(), &info) != 0)
@@ -55,14 +60,16 @@ public:
     int work();
 
 private:
-    // Takes the blocks of `references` into batch_, and advances the ring.
-    void take(RingReader &reader, std::span<const numacre_ref> references);
-    void parse_batch(LinkType link_type);
+    // Receives packets into blocks_; waits for the first one, if wait_ms is not 0. Returns 0, or why there are none: an
+    // error of numacre_receive.
+    int receive(unsigned wait_ms);
+    void parse_batch();
     void count_batch();
-    void report_and_tell(bool peer_lost);
+    // Whether the stream is over: an error of receive() says that nothing comes any more.
+    bool is_over(int error);
+    void print_report(bool peer_lost) const;
 
     struct Item {
-        void *block;
         std::uint32_t wire_bytes;
         std::uint64_t hash;
         Parsed parsed;
@@ -70,10 +77,13 @@ private:
 
     const Options &options_;
     Pool pool_;
-    Link link_;
+    Channel channel_;
+    const Fd &capture_process_;
+    bool capture_has_ended_ = false;
     FlowTable table_;
     std::uint64_t frame_bytes_ = 0;
-    std::array<Item, kBatch> batch_;
+    std::array<void *, kBatch> blocks_;
+    std::array<Item, kBatch> batch_;  // of the same places as blocks_
     std::size_t batch_size_ = 0;
     Clock::time_point first_{}, last_{};
     std::uint64_t first_timestamp_ns_ = 0, last_timestamp_ns_ = 0;
@@ -81,49 +91,48 @@ private:
     std::uint64_t packets_ = 0, bytes_ = 0;
     std::uint64_t malformed_ = 0, not_ip_ = 0, vlan_ = 0, fragments_ = 0, untracked_ = 0;
     std::uint64_t ipv4_ = 0, ipv6_ = 0, tcp_ = 0, udp_ = 0;
-    std::uint64_t lost_with_producer_ = 0, bad_references_ = 0;
+    std::uint64_t redelivered_ = 0;
     std::uint64_t freed_ = 0;
 };
 
-void Flows::take(RingReader &reader, std::span<const numacre_ref> references) {
+int Flows::receive(unsigned wait_ms) {
     batch_size_ = 0;
-    std::array<void *, kBatch> blocks{};
-    (void)numacre_take_bulk(pool_.get(), references.data(), blocks.data(), static_cast<unsigned>(references.size()));
-    for (std::size_t i = 0; i < references.size(); ++i) {
-        void *block = blocks[i];
-        // Asked once more, it says why.
-        const int result = block != nullptr ? 0 : numacre_take(pool_.get(), references[i], &block);
-        if (result == 0) {
-            __builtin_prefetch(block);
-            batch_[batch_size_++].block = block;
-        } else if (result == -ESTALE) {
-            ++lost_with_producer_;  // the producer died, and the daemon has given the block back
-        } else if (result == -EINVAL) {
-            ++bad_references_;
-        } else {
-            throw std::runtime_error(std::string("cannot take a block: ") + numacre_last_error());
-        }
+    int error = 0;
+    // One call receives at most one burst.
+    while (error == 0 && batch_size_ < kBatch) {
+        void **const blocks = blocks_.data() + batch_size_;
+        const auto most = static_cast<unsigned>(kBatch - batch_size_);
+        unsigned count = 0;
+        int redelivered = 0;
+        error = wait_ms != 0 && batch_size_ == 0
+                    ? numacre_receive_wait(channel_.get(), blocks, most, wait_ms, &count, &redelivered)
+                    : numacre_receive(channel_.get(), blocks, most, &count, &redelivered);
+        for (const void *const block : std::span(blocks, count)) __builtin_prefetch(block);
+        batch_size_ += count;
+        if (redelivered != 0) redelivered_ += count;
     }
-    if (reader.advance(references.size())) link_.ring_doorbell();
+    return batch_size_ != 0 ? 0 : error;
 }
 
-void Flows::parse_batch(LinkType link_type) {
-    for (Item &item : std::span(batch_).first(batch_size_)) {
+void Flows::parse_batch() {
+    for (std::size_t i = 0; i < batch_size_; ++i) {
+        const void *const block = blocks_[i];
+        Item &item = batch_[i];
         // The header is copied once, then checked and used, since another process wrote it.
         PacketHeader header;
-        std::memcpy(&header, item.block, sizeof header);
+        std::memcpy(&header, block, sizeof header);
         const std::uint64_t needed_bytes = std::uint64_t{header.packet_offset} + header.captured_bytes;
         if (header.packet_offset < sizeof header ||
-            (needed_bytes > frame_bytes_ && needed_bytes > numacre_usable_size(pool_.get(), item.block))) {
+            (needed_bytes > frame_bytes_ && needed_bytes > numacre_usable_size(pool_.get(), block))) {
             header.packet_offset = sizeof header;
             header.captured_bytes = 0;
         }
         item.wire_bytes = header.wire_bytes;
-        item.parsed =
-            parse(link_type, {static_cast<const std::byte *>(item.block) + header.packet_offset, header.captured_bytes},
-                  header.wire_bytes);
-        if (packets_ == 0 && &item == batch_.data()) first_timestamp_ns_ = header.timestamp_ns;
-        last_timestamp_ns_ = std::max(last_timestamp_ns_, header.timestamp_ns);
+        item.parsed = parse(header.link_type,
+                            {static_cast<const std::byte *>(block) + header.packet_offset, header.captured_bytes},
+                            header.wire_bytes);
+        if (packets_ == 0 && i == 0) first_timestamp_ns_ = header.timestamp_ns;
+        last_timestamp_ns_ = std::max<std::uint64_t>(last_timestamp_ns_, header.timestamp_ns);
         if (item.parsed.verdict == Verdict::flow) {
             item.hash = table_.hash(item.parsed.key);
             table_.prefetch(item.hash);
@@ -132,7 +141,8 @@ void Flows::parse_batch(LinkType link_type) {
 }
 
 void Flows::count_batch() {
-    for (const Item &item : std::span(batch_).first(batch_size_)) {
+    for (std::size_t i = 0; i < batch_size_; ++i) {
+        const Item &item = batch_[i];
         const Parsed &parsed = item.parsed;
         ++packets_;
         bytes_ += item.wire_bytes;
@@ -151,49 +161,53 @@ void Flows::count_batch() {
                 fragments_ += parsed.fragment;
                 if (!table_.count(parsed.key, item.hash, item.wire_bytes)) ++untracked_;
         }
-        if (numacre_free_inline(pool_.get(), item.block) != 0)
+        if (numacre_free_inline(pool_.get(), blocks_[i]) != 0)
             throw std::runtime_error(std::string("cannot free a block: ") + numacre_last_error());
         ++freed_;
     }
 }
 
 int Flows::work() {
-    auto [ring, link_type] = link_.receive_ring(options_.pool);
-    RingReader reader(ring.view());
+    std::fprintf(stderr, "relay flows: reading channel '%s'\n", options_.channel.c_str());
     const unsigned spins = spins_before_sleep();
     bool peer_lost = false;
-    std::array<numacre_ref, kBatch> references;
     while (!stop_requested()) {
-        const std::size_t count = reader.peek(references);
-        if (count != 0) {
-            if (packets_ == 0) first_ = Clock::now();
-            take(reader, std::span(references).first(count));
-            parse_batch(link_type);
-            count_batch();
-            continue;
-        }
-        last_ = Clock::now();
-        if (reader.finished()) break;
-        // The writer was killed: its published references were read above, and nothing more can come.
-        if (peer_lost) break;
-        bool more = false;
-        for (unsigned spin = 0; spin < spins && !more; ++spin) {
+        int error = receive(0);
+        for (unsigned spin = 0; spin < spins && error == -EAGAIN; ++spin) {
             pause_cpu();
-            more = reader.has_some();
+            error = receive(0);
         }
-        if (more || !reader.announce_sleep()) continue;
-        link_.wait(kSleepMs);
-        reader.cancel_sleep();
-        peer_lost = link_.peer_gone();
+        if (error == -EAGAIN) error = receive(kSleepMs);
+        if (error == 0) {
+            if (packets_ == 0) first_ = Clock::now();
+            parse_batch();
+            count_batch();
+            last_ = Clock::now();
+        } else if (is_over(error)) {
+            peer_lost = error == -EPIPE;
+            break;
+        }
     }
-    if (stop_requested()) last_ = Clock::now();
-    peer_lost = peer_lost && !reader.finished();
-    report_and_tell(peer_lost);
+    print_report(peer_lost);
     return peer_lost ? kPeerLost : kDone;
 }
 
-void Flows::report_and_tell(bool peer_lost) {
-    link_.send_summary({packets_, bytes_, table_.flows()});
+bool Flows::is_over(int error) {
+    if (error != -EAGAIN && error != -ETIMEDOUT && error != -EPIPE && error != -ESHUTDOWN)
+        throw std::runtime_error(std::string("cannot receive packets: ") + numacre_last_error());
+    const bool ended = error == -ESHUTDOWN;
+    if (packets_ != 0) return ended || error == -EPIPE;
+    // Nothing has come yet. A stream of no packets is ours; any other has been read by somebody else.
+    if (ended && info_of(channel_.get()).sent == 0) return true;
+    // One more look: the capture may have sent something just before its end.
+    if (std::exchange(capture_has_ended_, wait_until_readable(capture_process_.get(), 0))) return true;
+    if (ended) channel_.reset();  // it goes as soon as nobody has it open
+    if (ended || error == -EPIPE) wait_until_readable(-1, kSleepMs);
+    if (ended) channel_ = open_channel(pool_.get(), options_, NUMACRE_CHANNEL_RECEIVES);
+    return false;
+}
+
+void Flows::print_report(bool peer_lost) const {
     const double seconds = packets_ == 0 ? 0.0 : std::chrono::duration<double>(last_ - first_).count();
 
     Report report("flows");
@@ -215,8 +229,7 @@ void Flows::report_and_tell(bool peer_lost) {
     report.add("capture_span_seconds", packets_ == 0 || last_timestamp_ns_ < first_timestamp_ns_
                                            ? 0.0
                                            : static_cast<double>(last_timestamp_ns_ - first_timestamp_ns_) / 1e9);
-    report.add("lost_with_producer", lost_with_producer_);
-    report.add("bad_references", bad_references_);
+    report.add("redelivered", redelivered_);
     report.add("blocks_held", packets_ - freed_);
 
     std::vector<const FlowTable::Entry *> entries;
@@ -246,16 +259,8 @@ void Flows::report_and_tell(bool peer_lost) {
 
 }  // namespace
 
-int run_flows(const Options &options) {
-    // The attach comes first: a failure is reported before any capturer connects.
-    Pool pool = attach(options);
-    std::optional<Link> link = Link::accept(options.socket);
-    if (!link) return kDone;  // a signal came before any capturer
-    return Flows(options, std::move(pool), std::move(*link)).work();
-}
-
-int run_flows(const Options &options, Link link) {
-    return Flows(options, attach(options), std::move(link)).work();
+int run_flows(const Options &options, const Fd &capture_process) {
+    return Flows(options, attach(options), capture_process).work();
 }
 
 }  // namespace relay

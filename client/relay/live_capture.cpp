@@ -114,14 +114,14 @@ std::size_t LiveCapture::receive(std::span<void *const> blocks) {
         auto *const packet = static_cast<std::byte *>(blocks[i]) + sizeof(PacketHeader);
         msghdr &message = batch.messages[i].msg_hdr;
         PacketHeader header;
+        header.link_type = link_type_;
         header.wire_bytes = batch.messages[i].msg_len;
         header.captured_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(header.wire_bytes, room_bytes));
         for (cmsghdr *control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
             if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_TIMESTAMPNS) {
                 timespec time{};
                 std::memcpy(&time, CMSG_DATA(control), sizeof time);
-                header.timestamp_ns =
-                    static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+                header.timestamp_ns = timestamp_ns_of(time.tv_sec, time.tv_nsec);
             }
             if (control->cmsg_level == SOL_PACKET && control->cmsg_type == PACKET_AUXDATA) {
                 tpacket_auxdata auxiliary{};

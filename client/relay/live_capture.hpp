@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "link.hpp"
 #include "packet.hpp"
+#include "process.hpp"
 
 namespace relay {
 
@@ -18,7 +18,6 @@ public:
     LiveCapture(const std::string &interface, std::uint32_t snap_bytes);
     ~LiveCapture();
 
-    LinkType link_type() const { return link_type_; }
     int fd() const { return socket_.get(); }
     // The size of a block: PacketHeader, the packet and a VLAN tag.
     std::size_t block_bytes() const;

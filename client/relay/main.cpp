@@ -1,14 +1,13 @@
 // relay: packets from one process to another through a numacre pool. See README.md.
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <initializer_list>
@@ -36,66 +35,69 @@ sigset_t signals(std::initializer_list<int> numbers) {
     return set;
 }
 
-// Runs one side in a new process, which ends when this process ends.
+// Runs one side in a new process.
 pid_t start(const char *side, const std::function<int()> &run) {
-    const pid_t parent = ::getpid();
     const pid_t child = ::fork();
     if (child < 0) throw std::system_error(errno, std::generic_category(), "cannot start a process");
     if (child != 0) return child;
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(relay::kFailed);
     ::_exit(guarded(side, run));
 }
 
-// Runs both sides, each as a process of its own, joined by a socket pair instead of a path.
-int run_both(const Options &options) {
-    int sockets[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
-        throw std::system_error(errno, std::generic_category(), "cannot make a socket pair");
+// Removes the channel of a run, if a side that failed has left packets in it: nobody else knows its name.
+void remove_channel(const Options &options) {
+    numacre_pool *pool = nullptr;
+    const char *const runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
+    if (numacre_attach(runtime_dir, options.pool.c_str(), &pool) != 0) return;
+    (void)numacre_channel_remove(pool, options.channel.c_str());
+    numacre_detach(pool);
+}
+
+// Runs both sides, each as a process of its own, with a channel of their own.
+int run_both(Options options) {
+    const pid_t parent = ::getpid();
+    options.channel = "relay-" + std::to_string(parent);
     const sigset_t awaited = signals({SIGCHLD, SIGINT, SIGTERM});
     sigset_t before;
     ::sigprocmask(SIG_BLOCK, &awaited, &before);
 
+    pid_t capture = start("capture", [&] {
+        // The capture ends with this process, and the other side with the capture's stream.
+        ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (::getppid() != parent) return relay::kFailed;
+        ::sigprocmask(SIG_SETMASK, &before, nullptr);
+        return relay::run_capture(options);
+    });
+    const relay::Fd capture_process(static_cast<int>(::syscall(SYS_pidfd_open, capture, 0)));
+    if (capture_process.get() < 0)
+        throw std::system_error(errno, std::generic_category(), "cannot watch the capture's process");
     const pid_t flows = start("flows", [&] {
-        ::close(sockets[0]);
-        // Ctrl-C reaches every process of the terminal: the capturer stops, and this side counts the remaining packets
+        // Ctrl-C reaches every process of the terminal: the capture stops, and this side counts the remaining packets
         // and ends after it.
         ::signal(SIGINT, SIG_IGN);
         ::sigprocmask(SIG_SETMASK, &before, nullptr);
-        return relay::run_flows(options, relay::Link(relay::Fd(sockets[1])));
+        return relay::run_flows(options, capture_process);
     });
-    const pid_t capture = start("capture", [&] {
-        ::close(sockets[1]);
-        ::sigprocmask(SIG_SETMASK, &before, nullptr);
-        return relay::run_capture(options, relay::Link(relay::Fd(sockets[0])));
-    });
-    // Ends that stay open here would hide the death of the process that they belong to.
-    ::close(sockets[0]);
-    ::close(sockets[1]);
 
     int result = relay::kDone;
     for (int running = 2; running > 0;) {
         const int signal = ::sigwaitinfo(&awaited, nullptr);
-        if (signal == SIGINT || signal == SIGTERM) ::kill(capture, SIGTERM);
+        bool stops = signal == SIGINT || signal == SIGTERM;
         int status = 0;
         while (running > 0) {
             const pid_t ended = ::waitpid(-1, &status, WNOHANG);
-            if (ended != flows && ended != capture) break;
+            if (ended <= 0) break;
             --running;
             const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
             // kPeerLost is the less informative code: the peer's own exit code has the reason.
             if (code != relay::kDone && (result == relay::kDone || result == relay::kPeerLost)) result = code;
+            if (ended == capture) capture = 0;
+            // Nobody is there to read, or ever was.
+            if (ended == flows && code != relay::kDone) stops = true;
         }
+        if (stops && capture != 0) ::kill(capture, SIGTERM);
     }
+    remove_channel(options);
     return result;
-}
-
-std::string default_socket(const Options &options) {
-    const char *const from_environment = std::getenv("NUMACRE_RUNTIME_DIR");
-    std::string directory = options.runtime_dir;
-    if (directory.empty())
-        directory = from_environment != nullptr && *from_environment != 0 ? from_environment : "/run/numacre";
-    return directory + "/relay.sock";
 }
 
 }  // namespace
@@ -104,17 +106,20 @@ int main(int argc, char **argv) {
     Options options;
     CLI::App app{"Packets from one process to another through a numacre pool."};
     app.require_subcommand(1);
-    auto *const capture = app.add_subcommand("capture", "capture packets into blocks and pass their references on");
-    auto *const flows = app.add_subcommand("flows", "take the blocks, count flows, free the blocks");
+    auto *const capture = app.add_subcommand("capture", "capture packets into blocks and send the blocks");
+    auto *const flows = app.add_subcommand("flows", "receive the blocks, count flows, free the blocks");
     auto *const both = app.add_subcommand("run", "start both, each as a process of its own");
     for (auto *const command : {capture, flows, both}) {
         command->add_option("--pool", options.pool, "pool to use")->capture_default_str();
         command->add_option("--runtime-dir", options.runtime_dir,
                             "numacred's ($NUMACRE_RUNTIME_DIR, else /run/numacre)");
         command->add_flag("--json", options.json, "print one JSON object a side, on one line");
+        command->add_option("--capacity", options.capacity, "packets on their way; 0: as the channel is, 1024 if new")
+            ->capture_default_str()
+            ->check(CLI::Range(0, 4096));
     }
     for (auto *const command : {capture, flows})
-        command->add_option("--socket", options.socket, "where the two meet (<runtime dir>/relay.sock)");
+        command->add_option("--channel", options.channel, "where the two meet")->capture_default_str();
     for (auto *const command : {capture, both}) {
         auto *const pcap =
             command->add_option("--pcap", options.pcap, "packets from this capture file")->check(CLI::ExistingFile);
@@ -129,15 +134,6 @@ int main(int argc, char **argv) {
         command->add_option("--seconds", options.seconds_max, "stop after so long; 0: never")
             ->capture_default_str()
             ->check(CLI::NonNegativeNumber);
-        command->add_option("--ring-slots", options.ring_slots, "references in flight, a power of two")
-            ->capture_default_str()
-            ->check([](const std::string &text) {
-                const bool digits =
-                    !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos;
-                return digits && relay::valid_ring_slots(std::stoull(text))
-                           ? std::string()
-                           : text + " is not a power of two from 2 to 16777216";
-            });
         auto *const af_xdp =
             command
                 ->add_flag("--af-xdp", options.af_xdp,
@@ -157,7 +153,6 @@ int main(int argc, char **argv) {
         command->add_option("--top", options.top, "show so many flows")->capture_default_str();
     }
     CLI11_PARSE(app, argc, argv);
-    if (options.socket.empty()) options.socket = default_socket(options);
 
     relay::stop_on_signals();
     if (*capture) return guarded("capture", [&] { return relay::run_capture(options); });

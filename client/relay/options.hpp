@@ -9,24 +9,24 @@
 #include <stdexcept>
 #include <string>
 
-#include "link.hpp"
+#include "process.hpp"
 
 namespace relay {
 
 struct Options {
     std::string pool = "default";
     std::string runtime_dir;  // empty: the library's default
-    std::string socket;       // empty: <runtime dir>/relay.sock
+    std::string channel = "relay";
+    std::uint32_t capacity = 0;  // packets on their way; 0: as the channel is, 1024 in a new one
     bool json = false;
     // capture
     std::string pcap;  // empty: live
     std::string interface = "lo";
-    std::uint64_t loops = 1;        // number of replays of the file
-    std::uint64_t packets_max = 0;  // 0: no limit
-    double seconds_max = 0;         // 0: no limit
-    bool af_xdp = false;            // live: by AF_XDP instead of AF_PACKET
-    std::uint32_t queue = 0;        // of the interface, for AF_XDP
-    std::uint32_t ring_slots = 1024;
+    std::uint64_t loops = 1;          // number of replays of the file
+    std::uint64_t packets_max = 0;    // 0: no limit
+    double seconds_max = 0;           // 0: no limit
+    bool af_xdp = false;              // live: by AF_XDP instead of AF_PACKET
+    std::uint32_t queue = 0;          // of the interface, for AF_XDP
     std::uint32_t snap_bytes = 2032;  // live: bytes captured of each packet; with the header a block of 2 KiB
     // flows
     std::uint64_t flows_max = 1 << 20;
@@ -69,8 +69,7 @@ inline constexpr int kSleepMs = 100;
 
 // Each function runs one side to its report. Returns an exit code.
 int run_capture(const Options &options);
-int run_capture(const Options &options, Link link);
-int run_flows(const Options &options);
-int run_flows(const Options &options, Link link);
+// capture_process: a pidfd, if only this process is to send. When it ends without having sent, nobody is awaited.
+int run_flows(const Options &options, const Fd &capture_process = {});
 
 }  // namespace relay

@@ -166,6 +166,8 @@ Parsed parse(LinkType link_type, std::span<const std::byte> captured, std::uint3
             if (!rest.has(1)) return parsed;
             ether_type = rest.byte(0) >> 4 == 6 ? kEtherIpv6 : kEtherIpv4;
             break;
+        default:
+            return parsed;  // another process wrote it
     }
     while (is_vlan(ether_type)) {
         if (parsed.vlan_tags == kVlanTagsMax || !rest.has(kVlanBytes)) return parsed;

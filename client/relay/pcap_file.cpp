@@ -14,15 +14,16 @@ PcapFile::PcapFile(const std::string &path) {
     const std::unique_ptr<pcap_t, decltype(&pcap_close)> file(
         pcap_open_offline_with_tstamp_precision(path.c_str(), PCAP_TSTAMP_PRECISION_NANO, message), &pcap_close);
     if (!file) throw std::runtime_error("cannot read '" + path + "': " + message);
+    LinkType link_type{};
     switch (pcap_datalink(file.get())) {
         case DLT_EN10MB:
-            link_type_ = LinkType::ethernet;
+            link_type = LinkType::ethernet;
             break;
         case DLT_RAW:
-            link_type_ = LinkType::raw_ip;
+            link_type = LinkType::raw_ip;
             break;
         case DLT_LINUX_SLL:
-            link_type_ = LinkType::linux_sll;
+            link_type = LinkType::linux_sll;
             break;
         default: {
             const char *const name = pcap_datalink_val_to_name(pcap_datalink(file.get()));
@@ -35,16 +36,15 @@ PcapFile::PcapFile(const std::string &path) {
     int result = 0;
     while ((result = pcap_next_ex(file.get(), &header, &bytes)) == 1) {
         const auto *const begin = reinterpret_cast<const std::byte *>(bytes);
-        const std::uint64_t timestamp_ns =  // tv_usec holds nanoseconds at this precision
-            static_cast<std::uint64_t>(header->ts.tv_sec) * 1'000'000'000 +
-            static_cast<std::uint64_t>(header->ts.tv_usec);
         if (header->caplen > kCapturedBytesMax)
             throw std::runtime_error("'" + path + "' has a packet of " + std::to_string(header->caplen) +
                                      " bytes: at most " + std::to_string(kCapturedBytesMax) + " can be relayed");
         PacketHeader packet;
         packet.captured_bytes = header->caplen;
         packet.wire_bytes = std::max(header->len, header->caplen);
-        packet.timestamp_ns = timestamp_ns;
+        // tv_usec holds nanoseconds at this precision.
+        packet.timestamp_ns = timestamp_ns_of(header->ts.tv_sec, header->ts.tv_usec);
+        packet.link_type = link_type;
         packets_.push_back({packet, bytes_.size()});
         bytes_.insert(bytes_.end(), begin, begin + header->caplen);
     }

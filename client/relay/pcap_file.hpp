@@ -16,7 +16,6 @@ public:
     // Throws with the reason if the file cannot be read to its end or its link type is not one of LinkType.
     explicit PcapFile(const std::string &path);
 
-    LinkType link_type() const { return link_type_; }
     std::size_t packets() const { return packets_.size(); }
     const PacketHeader &header(std::size_t index) const { return packets_[index].header; }
     std::span<const std::byte> bytes(std::size_t index) const {
@@ -28,7 +27,6 @@ private:
         PacketHeader header;
         std::size_t offset;
     };
-    LinkType link_type_{};
     std::vector<Packet> packets_;
     std::vector<std::byte> bytes_;
 };

@@ -86,8 +86,7 @@ std::size_t XdpCapture::receive(std::span<void *> blocks) {
         header.captured_bytes = lengths[i] & kCapturedBytesMax;
         header.packet_offset = offsets[i] & 0xfff;
         header.wire_bytes = lengths[i];
-        header.timestamp_ns =
-            static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+        header.timestamp_ns = timestamp_ns_of(now.tv_sec, now.tv_nsec);
         put_header({static_cast<std::byte *>(blocks[i]), socket_->xdp.chunk_bytes}, header);
     }
     return received;

@@ -233,6 +233,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
                                                        // is not told
         close_guard(pool);
         close_descriptors(pool);
+        close_private_bells(pool);
         close_connection(pool);
         delete_choices(pool);
         unregister_handle(pool);
@@ -242,6 +243,7 @@ extern "C" void numacre_detach(numacre_pool *pool) {
     if (recording()) record_detach(pool);
     leave_pool(pool);
     close_handle(pool);
+    close_private_bells(pool);
     unmap_regions(pool);
     if (has_connection(pool)) {
         // Since unmap_regions() the daemon may give our blocks to others. Its reply confirms that it has.

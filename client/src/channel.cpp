@@ -1,16 +1,18 @@
-// Channels (shm/channel/): the calls of a program. The daemon makes and removes channels; here are the handle, the
-// calls on it and the waits. Those of a private pool: private_channels.cpp.
+// Channels (shm/channel/): the calls of a program. The daemon makes and removes channels; here are the handle and the
+// calls on it. Those of a private pool: private_channels.cpp; those of a reader of a broadcast: broadcast.cpp.
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
 #include <new>
 
+#include "broadcast.hpp"
 #include "channel.hpp"
+#include "channel_waits.hpp"
 #include "connect.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
+#include "given_blocks.hpp"
 #include "numacre/os/kernel.hpp"
 #include "place.hpp"
 #include "pool.hpp"
@@ -25,21 +27,23 @@ namespace {
 
 // A step of a growth on the pool's worker comes first, and may take seconds.
 constexpr unsigned kChannelSeconds = 30;
-// The one who was to wake a sleeper may have been stopped or have died on the way.
-constexpr std::uint64_t kSleeperLooksAgainAfterNanoseconds = 1'000'000'000;
-
-using ChannelSleepers = Sleepers<Env>;
 
 }  // namespace
-}  // namespace numacre::client
 
-struct numacre_channel {
-    numacre_pool *pool;
-    numacre::client::PoolChannel channel;
-    std::uint32_t party;
-    numacre::engine::ProcessSlot seat;
-    char name[numacre::engine::kChannelNameBytes];
-};
+int fail_other_kind(const char *name, ChannelKind there) {
+    return there == ChannelKind::broadcast
+               ? fail_with_remedy(
+                     Errc::already_exists,
+                     "channel \"%s\" is a broadcast channel, of which each reader gets every message: open "
+                     "it with NUMACRE_CHANNEL_BROADCAST, or use another name",
+                     name)
+               : fail_with_remedy(Errc::already_exists,
+                                  "channel \"%s\" is a queue, of which one receiver gets a message: open it without "
+                                  "NUMACRE_CHANNEL_BROADCAST, or use another name",
+                                  name);
+}
+
+}  // namespace numacre::client
 
 using namespace numacre;
 using namespace numacre::client;
@@ -60,8 +64,8 @@ int check_name(const char *name) {
 }
 
 int check_sizes(const numacre_channel_options &options) {
-    constexpr unsigned kFlags =
-        NUMACRE_CHANNEL_SENDS | NUMACRE_CHANNEL_RECEIVES | NUMACRE_CHANNEL_EXISTING | NUMACRE_CHANNEL_STAYS;
+    constexpr unsigned kFlags = NUMACRE_CHANNEL_SENDS | NUMACRE_CHANNEL_RECEIVES | NUMACRE_CHANNEL_EXISTING |
+                                NUMACRE_CHANNEL_STAYS | NUMACRE_CHANNEL_BROADCAST;
     if ((options.flags & ~kFlags) != 0)
         return fail_with_remedy(Errc::bad_argument,
                                 "numacre_channel_options.flags is %#x: use NUMACRE_CHANNEL_... or 0", options.flags);
@@ -69,6 +73,19 @@ int check_sizes(const numacre_channel_options &options) {
         return fail_with_remedy(
             Errc::bad_argument, "a channel of capacity %u, burst %u, parties %u: use at most %u, %u and %u",
             options.capacity, options.burst, options.parties, kChannelCapacityMost, kBurstMost, kPartiesMost);
+    if (!wish_of(options).has_room_for_bursts())
+        return fail_with_remedy(Errc::bad_argument,
+                                "a channel of capacity %u has no room for a burst of %u: use a burst of at most %u, or "
+                                "a larger capacity",
+                                options.capacity, options.burst, options.capacity);
+    if (options.last != 0 && kind_of(options) != ChannelKind::broadcast)
+        return fail_with_remedy(Errc::bad_argument,
+                                "numacre_channel_options.last is %u, and the channel is a queue, which has no messages "
+                                "for those who come late: use 0, or NUMACRE_CHANNEL_BROADCAST",
+                                options.last);
+    if (options.reserved != 0)
+        return fail_with_remedy(Errc::bad_argument, "numacre_channel_options.reserved is %u: set it to 0",
+                                options.reserved);
     return 0;
 }
 
@@ -87,6 +104,7 @@ int ask(numacre_pool *pool, const char *name, wire::ChannelRequest::Wish wish, c
     request.capacity = options.capacity;
     request.burst = options.burst;
     request.parties = options.parties;
+    request.kind = kind_of(options);
     const NotCancelled not_cancelled;
     return ask_daemon(pool->runtime_dir, &request, sizeof request, wire::MessageType::channel_reply, &reply,
                       sizeof reply, nullptr, kChannelSeconds);
@@ -95,10 +113,12 @@ int ask(numacre_pool *pool, const char *name, wire::ChannelRequest::Wish wish, c
 int open_at_daemon(numacre_pool *pool, const char *name, const numacre_channel_options &options, ChannelPlace &found) {
     wire::ChannelReply reply;
     if (const int error = ask(pool, name, wire::ChannelRequest::Wish::open, options, reply)) return error;
-    found = {reply.offset, {reply.capacity, reply.burst, reply.parties}, ProcessSlot{reply.process_slot}};
+    found = {reply.offset,
+             {reply.capacity, reply.burst, reply.parties, static_cast<ChannelKind>(reply.kind)},
+             ProcessSlot{reply.process_slot}};
     // A daemon that errs must not make us touch other memory.
-    if (!found.shape.is_plausible() || found.offset % kChannelStep != 0 || found.offset > kChannelAreaBytes ||
-        ChannelLayout<Env>::of(found.shape).bytes > kChannelAreaBytes - found.offset ||
+    if (!found.shape.is_plausible() || found.shape.kind != kind_of(options) || found.offset % kChannelStep != 0 ||
+        found.offset > kChannelAreaBytes || channel_bytes<Env>(found.shape) > kChannelAreaBytes - found.offset ||
         found.seat.value >= pool->view.process_slots)
         return fail(Errc::version_mismatch, "the daemon's channel does not fit into the pool's region");
     return 0;
@@ -113,51 +133,6 @@ void give_back(numacre_pool *pool, const char *name) {
     wire::ChannelReply reply;
     // Without a daemon: the next one finds the channel open until this client's seat ends.
     (void)ask(pool, name, wire::ChannelRequest::Wish::close, {}, reply);
-}
-
-// --- waiting ---------------------------------------------------------------------------------------------------------
-
-void wake_all(std::atomic<std::uint32_t> &signal) {
-    os::futex_wake(reinterpret_cast<std::uint32_t *>(&signal), INT_MAX);
-}
-void wake_if_asleep(ChannelSleepers sleepers) {
-    if (sleepers.must_wake()) [[unlikely]]
-        wake_all(sleepers.signal());
-}
-ChannelSleepers on_messages(numacre_channel *channel) {
-    return ChannelSleepers::on_messages(*channel->channel.view().header);
-}
-ChannelSleepers on_room(numacre_channel *channel) {
-    return ChannelSleepers::on_room(*channel->channel.view().header);
-}
-// The state of the channel has changed, and both sides look at it.
-void call_all(numacre_channel *channel) {
-    for (ChannelSleepers sleepers : {on_messages(channel), on_room(channel)}) {
-        sleepers.call();
-        wake_all(sleepers.signal());
-    }
-}
-
-// Calls try_once() until it gives another answer than -EAGAIN, or the time is over. is_worth_it(): whether it would be
-// another one now.
-template <class Try, class IsWorthIt>
-int wait_for(ChannelSleepers sleepers, unsigned timeout_ms, const char *what, const Try &try_once,
-             const IsWorthIt &is_worth_it) {
-    const std::uint64_t begin = now_nanoseconds();
-    const std::uint64_t patience = std::uint64_t{timeout_ms} * 1'000'000;
-    for (;;) {
-        const int error = try_once();
-        if (error != -EAGAIN) return error;
-        const std::uint64_t waited = now_nanoseconds() - begin;
-        if (timeout_ms != 0 && waited >= patience)
-            return fail(Errc::timed_out, "no %s in the channel within %u ms", what, timeout_ms);
-        const std::uint32_t signal = sleepers.announce();
-        if (is_worth_it()) continue;
-        const std::uint64_t nap = timeout_ms == 0 ? kSleeperLooksAgainAfterNanoseconds
-                                                  : std::min(patience - waited, kSleeperLooksAgainAfterNanoseconds);
-        const timespec duration{static_cast<time_t>(nap / 1'000'000'000), static_cast<long>(nap % 1'000'000'000)};
-        (void)os::futex_wait(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), signal, &duration);
-    }
 }
 
 // --- counts ----------------------------------------------------------------------------------------------------------
@@ -181,22 +156,30 @@ private:
 // --- sending ---------------------------------------------------------------------------------------------------------
 
 int fail_scribbled() {
-    return fail(Errc::corrupt, "the channel's memory is damaged: its words are not those of a channel");
+    return fail_with_remedy(
+        Errc::corrupt,
+        "the channel's memory is damaged: its words are not those of a channel; remove the channel, "
+        "and make it anew");
 }
 
 int fail_refused_block(numacre_channel *channel, void *const *blocks, unsigned refused) {
     Place place{};
     Block block;
     IndexEntry entry;
-    if (own_block(channel->pool, blocks[refused], place, block, entry))
+    const bool is_owned = own_block(channel->pool, blocks[refused], place, block, entry);
+    if (is_owned && entry.is_lent())
         return fail_with_remedy(Errc::not_owner,
-                                "the block at %p is named twice, or another thread frees it: send each "
-                                "block once",
+                                "the block at %p has been held since it was allocated, and may be held still: send its "
+                                "content in another block, or its reference in a message",
+                                blocks[refused]);
+    if (is_owned)
+        return fail_with_remedy(Errc::not_owner,
+                                "the block at %p is named twice, or another thread frees it: send each block once",
                                 blocks[refused]);
     return not_owned(channel->pool, blocks[refused], "numacre_send");
 }
 
-// A block that has a reference could be taken while it is sent.
+// A block that has a reference could be taken while it is sent. A block that was held at some time may be held still.
 bool withdraw(numacre_pool *pool, const void *address) {
     Place place{};
     Block block;
@@ -205,30 +188,68 @@ bool withdraw(numacre_pool *pool, const void *address) {
            (!entry.is_published() || pool->nodes[place.numa_node].buddy().withdraw(block, entry));
 }
 
-int send_once(numacre_channel *channel, void *const *blocks, unsigned count) {
+// The behaviour of a send for which there is no room.
+enum class Full { refuse, drop_oldest };
+
+SendResult send_places(numacre_channel *channel, const BlockPlace *places, unsigned count, Full full,
+                       GivenBlocks &given, unsigned &refused) {
     numacre_pool *const pool = channel->pool;
+    const PoolAge since = Attention::age(pool->view.header->attention.load(std::memory_order_relaxed));
+    if (channel->broadcast) {
+        // A send to a broadcast overwrites.
+        const auto give = [&given](NumaNode numa_node, Block block) { given(numa_node, block); };
+        return channel->broadcast->send(Heir{channel->party, pool->process, since}, places, count, give, refused);
+    }
+    const Actor actor{{}, pool->process};
+    for (;;) {
+        const SendResult result = channel->queue->send(channel->party, actor, places, count, since, refused);
+        if (result != SendResult::full || full == Full::refuse || count > channel->shape.capacity) return result;
+        const auto give = [&given](unsigned, NumaNode numa_node, Block block) { given(numa_node, block); };
+        // Nothing there: others have received meanwhile.
+        if (channel->queue->drop_oldest(channel->party, actor, since, give).result == ReceiveResult::scribbled)
+            return SendResult::scribbled;
+        // Not before: a block that is free does not come back by a recovery.
+        given.free_all();
+    }
+}
+
+int fail_full(numacre_channel *channel, unsigned count, Full full) {
+    if (full == Full::drop_oldest)
+        return fail_with_remedy(Errc::bad_argument,
+                                "%u blocks in one send never have room in channel \"%s\" of capacity %u: send fewer",
+                                count, channel->name, channel->shape.capacity);
+    if (have_all_gone(channel, PartyOwner::kReceives))
+        return fail(Errc::peers_gone, "the channel is full, and all of its receivers have gone");
+    return fail_often(Errc::contended, "the channel has no room for so many blocks now");
+}
+
+int send_once(numacre_channel *channel, void *const *blocks, unsigned count, Full full, GivenBlocks &given) {
+    numacre_pool *const pool = channel->pool;
+    ring_what_is_owed(channel);
     BlockPlace places[kBurstMost];
     for (unsigned next = 0; next < count; ++next) {
         Place place{};
         if (!locate(pool, blocks[next], place)) return not_owned(pool, blocks[next], "numacre_send");
         places[next] = {NumaNode{static_cast<std::uint8_t>(place.numa_node)}, place.frame};
     }
-    const PoolAge since = Attention::age(pool->view.header->attention.load(std::memory_order_relaxed));
     for (;;) {
         unsigned refused = 0;
-        const SendResult result =
-            channel->channel.send(channel->party, Actor{{}, pool->process}, places, count, since, refused);
+        const SendResult result = send_places(channel, places, count, full, given, refused);
+        if (channel->queue && given.count() != 0) [[unlikely]] {
+            // Also if another sender has taken the room: who waits looks himself.
+            wake_if_asleep(on_room(channel));
+            ring_watchers(channel, ArmedWord::kRoom);
+        }
         switch (result) {
             case SendResult::sent:
                 wake_if_asleep(on_messages(channel));
+                ring_watchers(channel, ArmedWord::kMessages);
                 return 0;
             case SendResult::published:
-                if (!withdraw(pool, blocks[refused])) return not_owned(pool, blocks[refused], "numacre_send");
+                if (!withdraw(pool, blocks[refused])) return fail_refused_block(channel, blocks, refused);
                 continue;
             case SendResult::full:
-                if (channel->channel.have_all_gone(PartyOwner::kReceives))
-                    return fail(Errc::peers_gone, "the channel is full, and all of its receivers have gone");
-                return fail_often(Errc::contended, "the channel has no room for so many blocks now");
+                return fail_full(channel, count, full);
             case SendResult::closed:
                 return fail(Errc::end_of_stream, "the stream of channel \"%s\" has ended", channel->name);
             case SendResult::not_owned:
@@ -250,7 +271,8 @@ std::uint64_t frames_of(numacre_pool *pool, void *const *blocks, unsigned count)
     return frames;
 }
 
-[[gnu::cold, gnu::noinline]] int send_counted(numacre_channel *channel, void *const *blocks, unsigned count) {
+[[gnu::cold, gnu::noinline]] int send_counted(numacre_channel *channel, void *const *blocks, unsigned count, Full full,
+                                              GivenBlocks &given) {
     numacre_pool *const pool = channel->pool;
     int error = 0;
     const Lane *const lane = lane_of(pool, error);
@@ -258,23 +280,40 @@ std::uint64_t frames_of(numacre_pool *pool, void *const *blocks, unsigned count)
     count_what_is_held(pool);
     const std::uint64_t frames = frames_of(pool, blocks, count);
     const CountedMove counted{channel, *lane, frames, pool->process};
-    error = send_once(channel, blocks, count);
+    const std::uint64_t most_given =
+        channel->broadcast || full == Full::drop_oldest ? kBurstMost * pool->geometry.largest().frames() : 0;
+    const CountedCall of_given{pool, lane->actor, most_given, channel->seat};
+    error = send_once(channel, blocks, count, full, given);
     if (error == 0) counted.done(pool->process, generation_of(pool->view, pool->process), channel->seat, frames);
+    given.free_all();
     return error;
 }
 
 int check_send(numacre_channel *channel, void *const *blocks, unsigned count) {
     if (channel == nullptr) return no_result("numacre_send");
     if (channel->pool->fork_generation != fork_generation()) return fail_forked();
-    const std::uint32_t most = channel->channel.view().shape.burst;
+    const std::uint32_t most = channel->shape.burst;
     if (blocks == nullptr || count == 0 || count > most)
         return fail_with_remedy(Errc::bad_argument, "%u blocks in one send: send 1 to %u, the channel's burst", count,
                                 most);
     return 0;
 }
 
+// given: blocks that had to go. They are free when the call returns.
+int send(numacre_channel *channel, void *const *blocks, unsigned count, Full full, GivenBlocks &given) {
+    if (channel->broadcast || full == Full::drop_oldest) {
+        // Without a thread slot nothing could be freed.
+        int error = 0;
+        if (lane_of(channel->pool, error) == nullptr) return error;
+    }
+    if (is_counting(channel->pool)) return send_counted(channel, blocks, count, full, given);
+    const int error = send_once(channel, blocks, count, full, given);
+    given.free_all();
+    return error;
+}
 int send(numacre_channel *channel, void *const *blocks, unsigned count) {
-    return is_counting(channel->pool) ? send_counted(channel, blocks, count) : send_once(channel, blocks, count);
+    GivenBlocks given{channel};
+    return send(channel, blocks, count, Full::refuse, given);
 }
 
 // --- receiving -------------------------------------------------------------------------------------------------------
@@ -282,24 +321,30 @@ int send(numacre_channel *channel, void *const *blocks, unsigned count) {
 int receive_once(numacre_channel *channel, void **blocks, unsigned most, unsigned *count, int *redelivered,
                  std::uint64_t &frames) {
     numacre_pool *const pool = channel->pool;
+    ring_what_is_owed(channel);
     const PoolAge since = Attention::age(pool->view.header->attention.load(std::memory_order_relaxed));
     bool has_looked_again = false;
     for (;;) {
         frames = 0;
-        const auto received = channel->channel.receive(channel->party, Actor{{}, pool->process}, most, since,
-                                                       [&](unsigned next, NumaNode numa_node, Block block) {
-                                                           blocks[next] = address_of(pool, numa_node.value, block);
-                                                           frames += block.order.frames();
-                                                       });
+        const auto give = [&](unsigned next, NumaNode numa_node, Block block) {
+            blocks[next] = address_of(pool, numa_node.value, block);
+            frames += block.order.frames();
+        };
+        // Enters the kernel: a thread that is killed there has received nothing yet.
+        const auto wake_senders = [channel] {
+            wake_if_asleep(on_room(channel));
+            ring_watchers(channel, ArmedWord::kRoom);
+        };
+        const auto received =
+            channel->queue->receive(channel->party, Actor{{}, pool->process}, most, since, give, wake_senders);
         if (received.result == ReceiveResult::received) {
             *count = received.count;
             if (redelivered != nullptr) *redelivered = received.is_redelivered ? 1 : 0;
-            wake_if_asleep(on_room(channel));
             return 0;
         }
         if (received.result == ReceiveResult::scribbled) return fail_scribbled();
-        const bool has_ended = channel->channel.is_closed();
-        const bool have_gone = channel->channel.have_all_gone(PartyOwner::kSends);
+        const bool has_ended = is_closed(channel);
+        const bool have_gone = have_all_gone(channel, PartyOwner::kSends);
         if (!has_ended && !have_gone) return fail_often(Errc::contended, "the channel is empty");
         // The last message may have been sent between the two looks.
         if (std::exchange(has_looked_again, true))
@@ -326,6 +371,11 @@ int receive_once(numacre_channel *channel, void **blocks, unsigned most, unsigne
 int check_receive(numacre_channel *channel, void **blocks, unsigned most, const unsigned *count) {
     if (channel == nullptr || blocks == nullptr || count == nullptr) return no_result("numacre_receive");
     if (channel->pool->fork_generation != fork_generation()) return fail_forked();
+    if (channel->broadcast)
+        return fail_with_remedy(Errc::bad_argument,
+                                "channel \"%s\" is a broadcast channel, whose blocks nobody receives: use "
+                                "numacre_channel_read()",
+                                channel->name);
     if (most == 0) return fail_with_remedy(Errc::bad_argument, "0 blocks are to be received: ask for 1 or more");
     return 0;
 }
@@ -345,6 +395,33 @@ int receive(numacre_channel *channel, void **blocks, unsigned most, unsigned *co
                               static_cast<std::size_t>(channel->pool->geometry.bytes_of(block.order.frames())));
     }
     return 0;
+}
+
+// --- handles ---------------------------------------------------------------------------------------------------------
+
+void leave(numacre_channel *channel) {
+    if (channel->queue) return channel->queue->leave(channel->party);
+    drop_what_is_read(channel,
+                      [channel](const Heir &self, const auto &give) { channel->broadcast->leave(self, give); });
+}
+
+// Adds the figures of a party to those of its channel. relaxed, in both: each is one word by itself.
+void add_roles(PartyOwner owner, numacre_channel_info &now) {
+    now.senders += owner.sends() ? 1 : 0;
+    now.receivers += owner.receives() ? 1 : 0;
+}
+void add_party(const PartySlot<Env> &slot, numacre_channel_info &now) {
+    add_roles(PartyOwner{slot.owner.load(std::memory_order_relaxed)}, now);
+    now.sent += slot.sent.load(std::memory_order_relaxed);
+    now.received += slot.received.load(std::memory_order_relaxed);
+    now.redelivered += slot.redelivered.load(std::memory_order_relaxed);
+    now.dropped += slot.dropped.load(std::memory_order_relaxed);
+}
+void add_party(const BroadcastParty<Env> &slot, numacre_channel_info &now) {
+    add_roles(PartyOwner{slot.owner.load(std::memory_order_relaxed)}, now);
+    now.sent += slot.sent.load(std::memory_order_relaxed);
+    now.received += slot.read.load(std::memory_order_relaxed);
+    now.overtaken += slot.lost.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -369,20 +446,28 @@ extern "C" int numacre_channel_open(numacre_pool *pool, const char *name, const 
         give_back(pool, name);
         return fail_without_memory("no memory for a channel's handle");
     }
-    auto *const handle = new (memory) numacre_channel{
-        pool, PoolChannel{view_of(pool, found), found.seat, ChannelNodes{pool}}, kDaemonParty, found.seat, {}};
-    std::memcpy(handle->name, name, strlen(name) + 1);
     const bool sends = (wanted.flags & NUMACRE_CHANNEL_SENDS) != 0;
     const bool receives = (wanted.flags & NUMACRE_CHANNEL_RECEIVES) != 0;
+    auto *const handle =
+        new (memory) numacre_channel{pool, {}, {}, found.shape, kDaemonParty, receives || !sends, found.seat, {}, {}};
+    if (found.shape.is_broadcast())
+        handle->broadcast.emplace(broadcast_view_of(pool, found), found.seat, ChannelNodes{pool});
+    else
+        handle->queue.emplace(view_of(pool, found), found.seat, ChannelNodes{pool});
+    std::memcpy(handle->name, name, strlen(name) + 1);
     const std::uint64_t roles =
         (sends || !receives ? PartyOwner::kSends : 0) | (receives || !sends ? PartyOwner::kReceives : 0);
-    handle->party = handle->channel.join(pool->process, roles);
+    handle->party = with_ring(handle, [&](const auto &ring) { return ring.join(pool->process, roles); });
     if (handle->party == kDaemonParty) {
         os::munmap(memory, sizeof(numacre_channel));
         give_back(pool, name);
         return fail_with_remedy(Errc::too_many_clients,
                                 "the channel \"%s\" has its %u parties: close one, or make it with more", name,
                                 found.shape.parties);
+    }
+    if (handle->broadcast && !handle->broadcast->start(wanted.last)) {
+        (void)numacre_channel_close(handle);
+        return fail_scribbled();
     }
     *channel = handle;
     return 0;
@@ -391,9 +476,18 @@ extern "C" int numacre_channel_open(numacre_pool *pool, const char *name, const 
 extern "C" int numacre_channel_close(numacre_channel *channel) {
     if (channel == nullptr) return 0;
     numacre_pool *const pool = channel->pool;
-    if (pool->fork_generation != fork_generation()) return fail_forked();
-    channel->channel.leave(channel->party);
-    call_all(channel);
+    if (pool->fork_generation != fork_generation()) {
+        drop_inherited_bells(channel);
+        return fail_forked();
+    }
+    {
+        const NotCancelled not_cancelled;
+        with_ring(channel, [channel](const auto &ring) { bells_on(ring.view()).remove(channel->party); });
+        leave(channel);
+        channel->party = kDaemonParty;  // the slot may be another's by now, who is to be rung like all others
+        call_all(channel);
+        close_bells(channel);
+    }
     give_back(pool, channel->name);
     os::munmap(channel, sizeof(numacre_channel));
     return 0;
@@ -402,7 +496,7 @@ extern "C" int numacre_channel_close(numacre_channel *channel) {
 extern "C" int numacre_channel_end(numacre_channel *channel) {
     if (channel == nullptr) return no_result("numacre_channel_end");
     if (channel->pool->fork_generation != fork_generation()) return fail_forked();
-    channel->channel.close();
+    with_ring(channel, [](const auto &ring) { ring.close(); });
     call_all(channel);
     return 0;
 }
@@ -423,12 +517,21 @@ extern "C" int numacre_send(numacre_channel *channel, void *const *blocks, unsig
 
 extern "C" int numacre_send_wait(numacre_channel *channel, void *const *blocks, unsigned count, unsigned timeout_ms) {
     if (const int error = check_send(channel, blocks, count)) return error;
+    if (channel->broadcast) return send(channel, blocks, count);
     return wait_for(
         on_room(channel), timeout_ms, "room", [&] { return send(channel, blocks, count); },
         [&] {
-            return channel->channel.has_room(count) || channel->channel.is_closed() ||
-                   channel->channel.have_all_gone(PartyOwner::kReceives);
+            return has_room(channel, count) || is_closed(channel) || have_all_gone(channel, PartyOwner::kReceives);
         });
+}
+
+extern "C" int numacre_send_over(numacre_channel *channel, void *const *blocks, unsigned count, unsigned *dropped) {
+    if (dropped != nullptr) *dropped = 0;
+    if (const int error = check_send(channel, blocks, count)) return error;
+    GivenBlocks given{channel};
+    const int error = send(channel, blocks, count, Full::drop_oldest, given);
+    if (dropped != nullptr) *dropped = given.count();
+    return error;
 }
 
 extern "C" int numacre_receive(numacre_channel *channel, void **blocks, unsigned most, unsigned *count,
@@ -442,10 +545,7 @@ extern "C" int numacre_receive_wait(numacre_channel *channel, void **blocks, uns
     if (const int error = check_receive(channel, blocks, most, count)) return error;
     return wait_for(
         on_messages(channel), timeout_ms, "message", [&] { return receive(channel, blocks, most, count, redelivered); },
-        [&] {
-            return channel->channel.has_messages() || channel->channel.is_closed() ||
-                   channel->channel.have_all_gone(PartyOwner::kSends);
-        });
+        [&] { return has_messages(channel) || is_closed(channel) || have_all_gone(channel, PartyOwner::kSends); });
 }
 
 extern "C" int numacre_channel_get_info(numacre_channel *channel, numacre_channel_info *info) {
@@ -456,24 +556,18 @@ extern "C" int numacre_channel_get_info(numacre_channel *channel, numacre_channe
         return fail_with_remedy(Errc::bad_argument,
                                 "numacre_channel_info.struct_size is %zu: set it to sizeof(numacre_channel_info)",
                                 size);
-    const ChannelView<Env> &view = channel->channel.view();
     numacre_channel_info now{};
     now.struct_size = size;
-    now.capacity = view.shape.capacity;
-    now.burst = view.shape.burst;
-    now.parties = view.shape.parties;
-    now.waiting = channel->channel.fill();
-    for (std::uint32_t party = 1; party <= view.shape.parties; ++party) {
-        const PartySlot<Env> &slot = view.parties[party];
-        // relaxed: each is one word by itself.
-        const PartyOwner owner{slot.owner.load(std::memory_order_relaxed)};
-        now.senders += owner.sends() ? 1 : 0;
-        now.receivers += owner.receives() ? 1 : 0;
-        now.sent += slot.sent.load(std::memory_order_relaxed);
-        now.received += slot.received.load(std::memory_order_relaxed);
-        now.redelivered += slot.redelivered.load(std::memory_order_relaxed);
-    }
-    now.has_ended = channel->channel.is_closed() ? 1 : 0;
+    now.capacity = channel->shape.capacity;
+    now.burst = channel->shape.burst;
+    now.parties = channel->shape.parties;
+    now.is_broadcast = channel->broadcast ? 1 : 0;
+    with_ring(channel, [&now](const auto &ring) {
+        now.waiting = ring.fill();
+        for (std::uint32_t party = 1; party <= ring.view().shape.parties; ++party)
+            add_party(ring.view().party(party), now);
+    });
+    now.has_ended = is_closed(channel) ? 1 : 0;
     std::memset(info, 0, size);
     std::memcpy(info, &now, std::min(size, sizeof now));
     return 0;

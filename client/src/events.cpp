@@ -47,31 +47,6 @@ bool is_an_eventfd(int fd) {
     return os::readlink(path, name, sizeof name) == sizeof kName - 1 && std::memcmp(name, kName, sizeof kName - 1) == 0;
 }
 
-// The number of an eventfd, plus 1. All eventfds and many other files share one inode, but each eventfd has a number of
-// its own. 0: no eventfd, or a kernel before 5.2. Empty: unknown.
-std::optional<std::uint64_t> eventfd_id_of(int fd) {
-    char path[sizeof kProcInfos + 10];
-    write_path(path, kProcInfos, fd);
-    const int file = os::open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0 && (errno == EMFILE || errno == ENFILE) && !is_an_eventfd(fd)) return 0;
-    if (file < 0) return std::nullopt;
-    char text[512] = {};
-    std::size_t bytes = 0;
-    for (;;) {
-        const ssize_t got = os::read(file, text + bytes, sizeof text - 1 - bytes);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
-        bytes += static_cast<std::size_t>(got);
-    }
-    os::close(file);
-    const char *const line = std::strstr(text, "eventfd-id:");
-    if (line == nullptr) return 0;
-    std::uint64_t id = 0;
-    for (const char *at = line + sizeof "eventfd-id:" - 1; *at != '\0' && *at != '\n'; ++at)
-        if (*at >= '0' && *at <= '9') id = 10 * id + static_cast<std::uint64_t>(*at - '0');
-    return 1 + id;
-}
-
 // True if the daemon that this pool was attached to has closed the connection, or has ended.
 bool daemon_has_hung_up(const numacre_pool *pool) {
     if (!has_connection(pool)) return false;
@@ -117,6 +92,29 @@ int ask_for_descriptor(numacre_pool *pool) {
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> numacre::client::eventfd_id_of(int fd) {
+    char path[sizeof kProcInfos + 10];
+    write_path(path, kProcInfos, fd);
+    const int file = os::open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 && (errno == EMFILE || errno == ENFILE) && !is_an_eventfd(fd)) return 0;
+    if (file < 0) return std::nullopt;
+    char text[512] = {};
+    std::size_t bytes = 0;
+    for (;;) {
+        const ssize_t got = os::read(file, text + bytes, sizeof text - 1 - bytes);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        bytes += static_cast<std::size_t>(got);
+    }
+    os::close(file);
+    const char *const line = std::strstr(text, "eventfd-id:");
+    if (line == nullptr) return 0;
+    std::uint64_t id = 0;
+    for (const char *at = line + sizeof "eventfd-id:" - 1; *at != '\0' && *at != '\n'; ++at)
+        if (*at >= '0' && *at <= '9') id = 10 * id + static_cast<std::uint64_t>(*at - '0');
+    return 1 + id;
+}
 
 int numacre::client::event_fd_of(const numacre_pool *pool) {
     // acquire: the inode belongs to this descriptor.

@@ -155,7 +155,8 @@ struct alignas(kCacheLineBytes) Lane : numacre_inline_lane {
     std::uint64_t largest_bytes;    // of the largest block
     const Choices *choices;         // null in a pool of one numa node
     Actor actor;
-    Note since_now;  // the note of a block that is handed out now, without its slack
+    HoldWords<Env> *holds;  // the blocks that the thread reads
+    Note since_now;         // the note of a block that is handed out now, without its slack
     Streak freed;
     ReferenceFormat reference_format;
     std::uint64_t looks;        // selects the chunks that a FitLook reads next

@@ -45,10 +45,17 @@ extern "C" int numacre_pin(numacre_pool *pool, const void *address, size_t size_
     request.first_byte = first_byte;
     request.bytes = size_bytes;
     wire::PinReply reply;
-    const int error = ask_daemon(pool->runtime_dir, &request, sizeof request, wire::MessageType::pin_reply, &reply,
-                                 sizeof reply, pin, kPinSeconds);
-    if (error == 0) pool->pins_inode = inode_of(*pin);
-    return error;
+    int descriptor = -1;
+    if (const int error = ask_daemon(pool->runtime_dir, &request, sizeof request, wire::MessageType::pin_reply, &reply,
+                                     sizeof reply, &descriptor, kPinSeconds))
+        return error;
+    if (descriptor < 0)
+        return fail_with_remedy(Errc::too_many_clients,
+                                "no descriptor left in this process for the pin: raise the limit (ulimit -n), or close "
+                                "some");
+    *pin = descriptor;
+    pool->pins_inode = inode_of(descriptor);
+    return 0;
 }
 
 extern "C" int numacre_unpin(numacre_pool *pool, int pin) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "engine.hpp"
 #include "lane.hpp"
@@ -103,6 +104,7 @@ struct numacre_pool {
     std::atomic<std::uint32_t> policy_mode{0};
     std::atomic<std::uint64_t> policy_nodes{0};
     pthread_mutex_t policy_mutex = PTHREAD_MUTEX_INITIALIZER;  // serialises numacre_set_policy
+    pthread_mutex_t names_mutex = PTHREAD_MUTEX_INITIALIZER;   // of a private pool: serialises changes of names
     numacre::engine::Policy pool_policy;                       // of the pool
     numacre::client::Choices *choices = nullptr;               // by thread slot; null in a pool of one numa node
     std::uint8_t nearest[numacre::engine::kMaxNumaNodes][numacre::engine::kMaxNumaNodes] = {};
@@ -159,6 +161,9 @@ bool register_handle(numacre_pool *pool);
 // async-signal-safe.
 bool has_connection(const numacre_pool *pool);
 void close_connection(numacre_pool *pool);
+// The number of an eventfd, plus 1. All eventfds and many other files share one inode, but each eventfd has a number of
+// its own. 0: no eventfd, or a kernel before 5.2. Empty: unknown. Reads /proc; async-signal-safe.
+std::optional<std::uint64_t> eventfd_id_of(int fd);
 // The descriptor for events, if there is one and it is still ours; else -1. Before Linux 5.2, and where /proc cannot be
 // read, another file without an inode of its own (another eventfd) under this number cannot be distinguished from it.
 int event_fd_of(const numacre_pool *pool);

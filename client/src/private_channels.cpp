@@ -5,31 +5,47 @@
 
 #include "channel.hpp"
 #include "errors.hpp"
+#include "numacre/os/kernel.hpp"
 #include "pool.hpp"
 
 namespace numacre::client {
 namespace {
 
-bool has_messages(numacre_pool *pool, const PrivateChannel &channel) {
-    const ChannelPlace place{channel.extent.offset, channel.shape, channel.seat};
-    return PoolChannel{view_of(pool, place), channel.seat, ChannelNodes{pool}}.has_messages();
+ChannelPlace place_of(const PrivateChannel &channel) {
+    return {channel.extent.offset, channel.shape, channel.seat};
+}
+
+// Of a channel that nobody has open. A broadcast keeps blocks for those who have it open.
+bool has_something_left(numacre_pool *pool, const PrivateChannel &channel) {
+    return !channel.shape.is_broadcast() &&
+           PoolChannel{view_of(pool, place_of(channel)), channel.seat, ChannelNodes{pool}}.has_messages();
+}
+
+// give(NumaNode, Block): a block that is the process's now.
+template <class Give>
+void take_all(numacre_pool *pool, const PrivateChannel &channel, Actor actor, const Give &give) {
+    if (channel.shape.is_broadcast()) {
+        const PoolBroadcast ours{broadcast_view_of(pool, place_of(channel)), channel.seat, ChannelNodes{pool}};
+        return ours.give_all(Heir{1, pool->process, {}}, give);
+    }
+    const PoolChannel ours{view_of(pool, place_of(channel)), channel.seat, ChannelNodes{pool}};
+    const std::uint32_t party = ours.join(pool->process, PartyOwner::kReceives);
+    const auto give_one = [&give](unsigned, NumaNode numa_node, Block block) { give(numa_node, block); };
+    while (party != kDaemonParty &&
+           ours.receive(party, actor, kBurstMost, {}, give_one).result == ReceiveResult::received) {
+    }
 }
 
 // Frees what is left in a channel that nobody has open, and forgets it.
 void drop_private(numacre_pool *pool, PrivateChannel &channel) {
-    const ChannelPlace place{channel.extent.offset, channel.shape, channel.seat};
-    const PoolChannel ours{view_of(pool, place), channel.seat, ChannelNodes{pool}};
     int error = 0;
     const Lane *const lane = lane_of(pool, error);
-    const std::uint32_t party = ours.join(pool->process, PartyOwner::kReceives);
     // Without a thread slot the blocks stay the channel's until the pool ends.
-    if (lane != nullptr && party != kDaemonParty) {
-        const auto free_it = [&](unsigned, NumaNode numa_node, Block block) {
+    if (lane != nullptr) {
+        take_all(pool, channel, lane->actor, [&](NumaNode numa_node, Block block) {
             Block freed;
             (void)pool->nodes[numa_node.value].buddy().free(lane->actor, block.base, freed);
-        };
-        while (ours.receive(party, lane->actor, kBurstMost, {}, free_it).result == ReceiveResult::received) {
-        }
+        });
         if (has_waiters(pool)) serve_waiters(pool, lane->actor);
     }
     channel.extent = {};
@@ -50,6 +66,7 @@ int fail_other_sizes(const char *name, const ChannelShape &shape) {
 // The channel that is there, if its sizes fit.
 int open_found(PrivateChannel &channel, const numacre_channel_options &options, ChannelPlace &found) {
     const ChannelShape &shape = channel.shape;
+    if (kind_of(options) != shape.kind) return fail_other_kind(channel.name, shape.kind);
     if (!wish_of(options).is_met_by(shape)) return fail_other_sizes(channel.name, shape);
     ++channel.opened;
     found = {channel.extent.offset, shape, channel.seat};
@@ -73,7 +90,7 @@ int open_private_channel(numacre_pool *pool, const char *name, const numacre_cha
         if (taken[i].bytes == 0 && unused == kChannels) unused = i;
     }
     const ChannelShape shape = wish_of(options).with_defaults();
-    const std::uint64_t bytes = ChannelLayout<Env>::of(shape).bytes;
+    const std::uint64_t bytes = channel_bytes<Env>(shape);
     const std::uint64_t offset = find_channel_place(taken, bytes);
     if (unused == kChannels || offset == kChannelAreaBytes)
         return fail_with_remedy(Errc::too_many_clients,
@@ -84,9 +101,11 @@ int open_private_channel(numacre_pool *pool, const char *name, const numacre_cha
     PrivateChannel &channel = channels.all[unused];
     channel.seat = ProcessSlot{static_cast<std::uint16_t>(kFirstPrivateChannel.value + unused)};
     found = {offset, shape, channel.seat};
-    const ChannelView<Env> view = view_of(pool, found);
-    memset(static_cast<void *>(view.header), 0, bytes);
-    format_channel(view);
+    memset(memory_of(pool, found), 0, bytes);
+    if (shape.is_broadcast())
+        format_broadcast(broadcast_view_of(pool, found));
+    else
+        format_channel(view_of(pool, found));
     channel.extent = {offset, bytes};
     channel.shape = shape;
     channel.opened = 1;
@@ -98,8 +117,16 @@ int open_private_channel(numacre_pool *pool, const char *name, const numacre_cha
 void close_private_channel(numacre_pool *pool, const char *name) {
     const PrivateChannels::Lock lock{pool->private_channels};
     PrivateChannel *const found = find_private(pool, name);
-    if (found != nullptr && --found->opened == 0 && !found->stays && !has_messages(pool, *found))
+    if (found != nullptr && --found->opened == 0 && !found->stays && !has_something_left(pool, *found))
         drop_private(pool, *found);
+}
+
+void close_private_bells(numacre_pool *pool) {
+    PrivateChannels &channels = pool->private_channels;
+    const std::uint64_t inode = channels.bell_inode.load(std::memory_order_relaxed);
+    for (auto &of_channel : channels.bells)
+        for (std::atomic<int> &bell : of_channel)
+            if (const int fd = bell.exchange(0) - 1; fd >= 0 && is_ours(fd, inode)) os::close(fd);
 }
 
 int remove_private_channel(numacre_pool *pool, const char *name) {

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "engine.hpp"
@@ -27,6 +28,9 @@ struct PrivateChannel {
 struct PrivateChannels {
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     PrivateChannel all[kChannels];
+    // Bells by channel and party (bells.cpp): descriptor + 1; 0: not made yet.
+    std::atomic<int> bells[kChannels][kPartiesMost] = {};
+    std::atomic<std::uint64_t> bell_inode = 0;
 
     class Lock {
     public:
@@ -45,5 +49,7 @@ int open_private_channel(numacre_pool *pool, const char *name, const numacre_cha
                          ChannelPlace &found);
 void close_private_channel(numacre_pool *pool, const char *name);
 int remove_private_channel(numacre_pool *pool, const char *name);
+// With the pool. Async-signal-safe.
+void close_private_bells(numacre_pool *pool);
 
 }  // namespace numacre::client

@@ -14,6 +14,7 @@
 #include "cache.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
+#include "hold.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/thread_slots.hpp"
 #include "pool.hpp"
@@ -149,6 +150,7 @@ bool was_torn_away(const numacre_pool *pool, Actor actor) {
 void give_up_slot(numacre_pool *pool, Lane &lane) {
     if (was_torn_away(pool, lane.actor)) return;
     forget_wish(pool, lane);
+    drop_all(pool, lane);
     give_back_all(pool, lane);  // this thread's cache; the daemon gives back those of other threads
     release_slot(pool, lane.actor);
 }
@@ -393,6 +395,7 @@ Seat new_lane(numacre_pool *pool, Actor actor) {
     lane->private_pattern = IndexEntry::private_to(actor.process);
     lane->choices = pool->choices == nullptr ? nullptr : &pool->choices[actor.thread.value];
     lane->actor = actor;
+    lane->holds = &pool->view.holds[actor.thread.value];
     lane->nodes = reinterpret_cast<NodeLane *>(lane + 1);
     for (std::uint32_t node = 0; node < pool->numa_nodes; ++node) {
         const NodeView<Env> &view = pool->nodes[node].buddy().view();

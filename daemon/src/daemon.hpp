@@ -73,6 +73,10 @@ public:
                         const std::function<bool(const ResizeStep &)> &progress) override;
     Answer<DrainStatus> drain_chunk(const std::string &pool, NumaNode node, std::uint64_t chunk, bool undo) override;
     Answer<std::vector<ClientStatus>> clients(const std::string &pool) override;
+    Answer<std::vector<NameStatus>> names(const std::string &pool) override;
+    Answer<void> remove_name(const std::string &pool, const NameText &name) override;
+    Answer<std::vector<ChannelStatus>> channels(const std::string &pool) override;
+    Answer<std::uint32_t> remove_channel(const std::string &pool, const std::string &name, bool ends) override;
     Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) override;
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override;
     Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) override;

@@ -323,6 +323,67 @@ Answer<BlockList> Daemon::blocks(const std::string &name, std::uint32_t client_i
     return std::move(oldest).take();
 }
 
+Answer<std::vector<NameStatus>> Daemon::names(const std::string &name) {
+    const auto pools = chosen_pools(name);
+    if (!pools) return Unexpected{pools.error()};
+    std::vector<NameStatus> statuses;
+    for (const auto &pool : *pools)
+        for (const NameEntry &entry : pool->names()) statuses.push_back({pool->name(), entry});
+    return statuses;
+}
+
+Answer<void> Daemon::remove_name(const std::string &name, const NameText &text) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    const ManagedPool::Turn turn(**pool);
+    if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
+    if ((*pool)->busy_for() >= kStuckAfter)
+        return Unexpected{
+            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
+                                         "\": evict the client that keeps them busy, then remove the name again"}};
+    NameEntry entry;
+    entry.name = text;
+    const auto removed =
+        (*pool)->record_worker().run([&] { return (*pool)->change_name(entry, std::nullopt, {0, 0, true}, nullptr); });
+    if (!removed) return Unexpected{removed.error()};
+    return {};
+}
+
+Answer<std::vector<ChannelStatus>> Daemon::channels(const std::string &name) {
+    const auto pools = chosen_pools(name);
+    if (!pools) return Unexpected{pools.error()};
+    std::vector<ChannelStatus> statuses;
+    for (const auto &pool : *pools) {
+        auto found = pool->channel_statuses_in_time();
+        if (found)
+            std::ranges::move(*found, std::back_inserter(statuses));
+        else if (!name.empty())
+            return found;
+    }
+    return statuses;
+}
+
+Answer<std::uint32_t> Daemon::remove_channel(const std::string &name, const std::string &channel, bool ends) {
+    const auto pool = registry_.find(name);
+    if (!pool) return Unexpected{pool.error()};
+    const ManagedPool::Turn turn(**pool);
+    if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
+    if ((*pool)->busy_for() >= kStuckAfter)
+        return Unexpected{
+            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
+                                         "\": evict the client that keeps them busy, then remove the channel again"}};
+    const auto removed = (*pool)->worker().run([&] { return (*pool)->remove_channel(channel, ends); });
+    if (removed) {
+        log::info("channel to be removed",
+                  {{"pool", name}, {"channel", channel}, {"ended", ends}, {"opened_by", *removed}});
+        // Those who wait by futex have been woken.
+        if (ends)
+            loop_->post([this, instance_id = (*pool)->instance_id()] { attach_server_->ring_bells(instance_id); });
+        reaper_.end_channels(*pool);
+    }
+    return removed;
+}
+
 Answer<void> Daemon::evict(std::uint32_t client_id, std::chrono::milliseconds grace) {
     for (const auto &pool : registry_.all()) {
         const auto client = pool->find_client(client_id);

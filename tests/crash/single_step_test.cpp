@@ -88,7 +88,8 @@ public:
         void *blocks[kBulk];
         if (numacre_alloc_bulk(pool_, kFrame, blocks, kBulk) != 0 || numacre_free_bulk(pool_, blocks, kBulk) != 0 ||
             numacre_alloc(pool_, kFrame, blocks) != 0 || numacre_free(pool_, blocks[0]) != 0 ||
-            numacre_take(pool_, NUMACRE_REF_NULL, blocks) == 0)
+            numacre_take(pool_, NUMACRE_REF_NULL, blocks) == 0 || numacre_hold(pool_, NUMACRE_REF_NULL, blocks) == 0 ||
+            numacre_drop(pool_, nullptr) == 0)
             fail("warm-up: %s", numacre_last_error());
         settle(all_of(kLargest));  // with that, this thread's cache is given back
     }
@@ -127,6 +128,14 @@ public:
         if (error == 0) hold(block, kFrame);
         if (error != 0 && error != -ESTALE) fail("take: %s", numacre_last_error());
     }
+    // Holds what a child has published, and frees what the child holds.
+    void hold_of_child() {
+        if (numacre_hold(pool_, told->offered, &held_of_child_) != 0) fail("hold: %s", numacre_last_error());
+    }
+    void drop_of_child() {
+        if (numacre_drop(pool_, held_of_child_) != 0) fail("drop: %s", numacre_last_error());
+    }
+    void free_offered() { free_block(std::exchange(offered_.address, nullptr)); }
     // All chunks but one that is not the one in which the child was last.
     void take_chunk_of_child() {
         std::vector<void *> chunks = all_of(kLargest);
@@ -269,6 +278,7 @@ private:
     std::vector<Held> held_;  // the first kKept stay
     bool caches_ = false;
     Held offered_;
+    void *held_of_child_ = nullptr;
 };
 
 // --- the one that dies -----------------------------------------------------------------------------------------------
@@ -363,6 +373,14 @@ void publish_cached(Child &child) {
 }
 void take(Child &child) {
     if (numacre_take(child.pool, child.to_take, child.blocks.data()) != 0) fail("%s", numacre_last_error());
+}
+
+void hold(Child &child) {
+    child.blocks.resize(1);
+    if (numacre_hold(child.pool, child.to_take, child.blocks.data()) != 0) fail("%s", numacre_last_error());
+}
+void drop(Child &child) {
+    if (numacre_drop(child.pool, child.blocks[0]) != 0) fail("%s", numacre_last_error());
 }
 
 // What comes before them.
@@ -486,6 +504,28 @@ constexpr Operation kOperations[] = {
     {"publish", allocate<kFrame>, publish},
     {"publish-upper", allocate<kUpper>, publish},
     {"take", nothing, take},
+    {"hold", nothing, hold},
+    {"hold-what-was-held",
+     [](Child &child) {
+         hold(child);
+         drop(child);
+     },
+     hold},
+    {"hold-beside-free",
+     [](Child &child) {
+         hold(child);
+         drop(child);
+     },
+     hold, nullptr, &Survivor::free_offered},
+    {"drop", hold, drop},
+    {"drop-last", hold, drop, &Survivor::free_offered},
+    {"drop-beside-free", hold, drop, nullptr, &Survivor::free_offered},
+    {"free-held",
+     [](Child &child) {
+         child.get(kFrame);
+         publish(child);
+     },
+     release, &Survivor::hold_of_child, &Survivor::drop_of_child},
     {"free-while-taken",
      [](Child &child) {
          child.get(kFrame);

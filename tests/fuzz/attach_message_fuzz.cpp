@@ -66,6 +66,38 @@ void receive_pin_request(std::size_t sent, std::span<const std::byte> received) 
     require(wish->numa_node.value < kMaxNumaNodes);
 }
 
+void receive_name_request(std::size_t sent, std::span<const std::byte> received) {
+    if (const auto fault = check_message(sent, received, wire::MessageType::name_request, sizeof(wire::NameRequest))) {
+        refuse(*fault);
+        return;
+    }
+    const auto wish = read_name_request(received);
+    if (!wish) {
+        refuse(wish.error());
+        return;
+    }
+    const NameEntry &entry = wish->entry;
+    require(entry.name.is_good());
+    require(entry.kind == NameKind::none || entry.kind == NameKind::reference || entry.kind == NameKind::objects);
+    require((entry.kind == NameKind::reference) == (entry.value != 0));
+    require(entry.kind == NameKind::objects ? is_pool_name(entry.objects.data()) : entry.objects[0] == 0);
+}
+
+void receive_bell_request(std::size_t sent, std::span<const std::byte> received) {
+    if (const auto fault = check_message(sent, received, wire::MessageType::bell_request, sizeof(wire::BellRequest))) {
+        refuse(*fault);
+        return;
+    }
+    const auto wish = read_bell_request(received);
+    if (!wish) {
+        refuse(wish.error());
+        return;
+    }
+    const bool makes = wish->wish == wire::BellRequest::Wish::make;
+    require(makes || wish->wish == wire::BellRequest::Wish::fetch);
+    require(makes ? is_pool_name(wish->channel) : wish->channel.empty() && wish->serial != 0);
+}
+
 // The daemon's buffer may be smaller than what was sent.
 void receive(std::size_t sent, std::span<const std::byte> received) {
     if (const auto fault =
@@ -76,6 +108,14 @@ void receive(std::size_t sent, std::span<const std::byte> received) {
 
     if (is_of_type(wire::MessageType::pin_request, received)) {
         receive_pin_request(sent, received);
+        return;
+    }
+    if (is_of_type(wire::MessageType::bell_request, received)) {
+        receive_bell_request(sent, received);
+        return;
+    }
+    if (is_of_type(wire::MessageType::name_request, received)) {
+        receive_name_request(sent, received);
         return;
     }
     if (is_of_type(wire::MessageType::objects_request, received)) {

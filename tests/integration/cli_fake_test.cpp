@@ -178,6 +178,8 @@ const std::vector<Words> kEveryVerb{
     {"status"},
     {"pools"},
     {"clients"},
+    {"channels"},
+    {"names"},
     {"nodes"},
     {"resize", "default", "--node", "1", "+64M"},
     {"create", "extra", "--capacity", "1G", "--online", "64M"},
@@ -389,6 +391,77 @@ TEST_F(CliFake, modes_that_mean_nothing_for_a_pool_are_bad_arguments) {
         EXPECT_EQ(outcome.exit_code, 2) << mode;
         EXPECT_THAT(outcome.err, AllOf(HasSubstr("mode"), HasSubstr(mode)));
     }
+}
+
+TEST_F(CliFake, names_say_what_they_are_bound_to_and_are_removed) {
+    const std::string table = run({"names", "default"}).out;
+    EXPECT_THAT(table,
+                MatchesRegex("(.|\n)*first-block +default +reference +0xfedcba9876543210 +client 7 +1000 +5\n(.|\n)*"));
+    EXPECT_THAT(table, MatchesRegex("(.|\n)*orders +default +objects +default.orders +pool +0 +7\n(.|\n)*"));
+    const Json names = run_json({"names"}).at("names");
+    EXPECT_EQ(names.at(0).at("reference"), 0xfedc'ba98'7654'3210U);
+    EXPECT_EQ(names.at(0).at("objects"), nullptr);
+    EXPECT_EQ(names.at(1).at("client_id"), nullptr);
+    EXPECT_EQ(names.at(1).at("reference"), nullptr);
+    EXPECT_THAT(run({"names", "default", "--remove", "orders"}).out,
+                HasSubstr("name orders of pool default is removed"));
+    EXPECT_EQ(run_json({"names", "default", "--remove", "orders"}).at("removed"), true);
+    EXPECT_THAT(run({"names", "default", "--remove", "nobody"}).err, HasSubstr("NOT_FOUND: no name nobody"));
+    EXPECT_EQ(run({"names", "--remove", "orders"}).exit_code, 2) << "of which pool?";
+}
+
+TEST_F(CliFake, channels_say_how_full_they_are_and_who_sends_and_receives) {
+    const std::string table = run({"channels", "default"}).out;
+    EXPECT_THAT(table,
+                MatchesRegex("(.|\n)*frames +default +queue +900 +24 +1024 +924 MiB +1 min 5 s +2 +0 +5000 +4100 "
+                             "+7 +31 +0 +1000 +while needed +open, senders sleep\n(.|\n)*"));
+    EXPECT_THAT(table, HasSubstr("ended, removed\n"));
+    EXPECT_THAT(table, MatchesRegex("(.|\n)*frames +default +8 +4243 +\\?\\[2Jevil\\? +2 +2 +0\n"));
+    EXPECT_THAT(table, Not(HasSubstr("SENT/S"))) << "one look gives no rate";
+    const Json channel = run_json({"channels"}).at("channels").at(0);
+    EXPECT_EQ(channel.at("waiting_messages"), 900);
+    EXPECT_EQ(channel.at("returned_messages"), 24);
+    EXPECT_EQ(channel.at("waiting_bytes"), 924 * kMiB);
+    EXPECT_EQ(channel.at("oldest_seconds"), 65);
+    EXPECT_EQ(channel.at("redelivered_messages"), 7);
+    EXPECT_EQ(channel.at("kind"), "queue");
+    EXPECT_EQ(channel.at("dropped_messages"), 31);
+    EXPECT_EQ(channel.at("overtaken_messages"), 0);
+    EXPECT_EQ(run_json({"channels"}).at("channels").at(1).at("kind"), "queue") << "of an older daemon";
+    EXPECT_EQ(channel.at("sent_per_second"), nullptr);
+    EXPECT_EQ(channel.at("clients").at(0).at("pid"), 4243);
+    EXPECT_EQ(run_json({"channels"}).at("channels").at(1).at("oldest_seconds"), nullptr);
+    const Json twice = run_json({"channels", "--interval", "50ms"}).at("channels");
+    EXPECT_GT(twice.at(0).at("sent_per_second").get<double>(), 0);
+    EXPECT_GT(twice.at(0).at("received_per_second").get<double>(), 0);
+    EXPECT_EQ(twice.at(1).at("sent_per_second"), 0);
+    EXPECT_THAT(run({"channels", "--interval", "50ms"}).out, HasSubstr("SENT/S"));
+}
+
+TEST_F(CliFake, channels_are_removed_and_with_force_ended) {
+    EXPECT_THAT(run({"channels", "default", "--remove", "jobs"}).out,
+                HasSubstr("channel jobs of pool default is removed\n"));
+    EXPECT_FALSE(fake().removed_channel().end());
+    EXPECT_THAT(
+        run({"channels", "default", "--remove", "frames"}).out,
+        HasSubstr("channel frames of pool default goes when 1 client closes it; --force also ends the stream\n"));
+    EXPECT_THAT(run({"channels", "default", "--remove", "frames", "--force"}).out,
+                HasSubstr("channel frames of pool default has ended, and goes when 1 client closes it\n"));
+    EXPECT_TRUE(fake().removed_channel().end());
+    EXPECT_EQ(fake().removed_channel().pool(), "default");
+    EXPECT_EQ(fake().removed_channel().name(), "frames");
+    const Json removed = run_json({"channels", "default", "--remove", "frames"});
+    EXPECT_EQ(removed.at("removed"), false);
+    EXPECT_EQ(removed.at("opened_by"), 1);
+    EXPECT_EQ(removed.at("ended"), false);
+    EXPECT_THAT(run({"channels", "default", "--remove", "nobody"}).err, HasSubstr("NOT_FOUND: no channel nobody"));
+}
+
+TEST_F(CliFake, clients_leaves_channels_out_of_the_table) {
+    const std::string table = run({"clients"}).out;
+    EXPECT_THAT(table, Not(HasSubstr("frames")));
+    EXPECT_THAT(table, HasSubstr("\nand 1 channel with 512 KiB in messages: numacre channels\n"));
+    EXPECT_EQ(run_json({"clients"})["clients"][2]["state"], "channel") << "the holders of blocks, all of them";
 }
 
 TEST_F(CliFake, create_delete_drain_and_evict_send_what_was_asked) {
@@ -624,6 +697,11 @@ TEST_F(CliFake, bad_arguments_end_with_2_and_name_the_value) {
         {{"evict", "7", "--grace", "soon"}, "soon"},
         {{"map", "--cells", "70000"}, "70000"},
         {{"top", "--interval", "1ms"}, "1ms"},
+        {{"channels", "--interval", "1ms"}, "1ms"},
+        {{"channels", "--interval", "often"}, "often"},
+        {{"channels", "--remove", "frames"}, "POOL"},
+        {{"channels", "default", "--force"}, "--remove"},
+        {{"channels", "default", "--remove", "frames", "--interval", "1s"}, "--interval"},
         {{"bench", "--private", "--operations", "0"}, "0"},
         {{"bench", "--private", "--operations", "-1"}, "-1"},
         {{"bench", "--private", "--rounds", "many"}, "many"},
@@ -657,6 +735,7 @@ TEST_F(CliFake, an_error_of_the_daemon_ends_with_1_and_keeps_its_code_and_remedy
     for (const Words &words : std::vector<Words>{{"stats", "nope"},
                                                  {"buddyinfo", "nope"},
                                                  {"clients", "nope"},
+                                                 {"channels", "nope"},
                                                  {"map", "nope"},
                                                  {"advise", "nope"},
                                                  {"delete", "nope"},

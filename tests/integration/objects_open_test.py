@@ -129,7 +129,7 @@ class ObjectsOpen(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0, "SKIP: needs root, to be another user")
     def test_each_pool_counts_with_its_pages_and_metadata_and_there_are_not_too_many(self):
-        with Daemon("--pool", POOL.replace("max-clients=16", "max-clients=100") + ",object-memory=1M") as daemon:
+        with Daemon("--pool", POOL.replace("max-clients=16", "max-clients=100") + ",object-memory=2M") as daemon:
             os.chmod(daemon.runtime_dir, 0o755)
             opened = []
             try:

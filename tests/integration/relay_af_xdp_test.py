@@ -2,6 +2,8 @@
 """`relay run --af-xdp` and its two sides, over a pair of interfaces in a network namespace of the test's own: what it
 counts is what was sent; whoever is killed, the other side ends cleanly and the pool is empty afterwards.
 
+What was on its way to a reader that was killed is there for the next one.
+
 The rounds with kills take their moments from a seed: NUMACRE_TEST_SEED, else 1.
 """
 
@@ -22,7 +24,7 @@ sys.path.insert(0, str(SOURCE / "tests"))
 
 from support import veth  # noqa: E402
 from support.daemon import Daemon, bin_dir, wait_until  # noqa: E402
-from support.relay import DONE, FAILED, PEER_LOST, Relay, flows_of  # noqa: E402
+from support.relay import DONE, FAILED, PEER_LOST, Relay, flows_of, wait_for_flow  # noqa: E402
 from support.runner import main  # noqa: E402
 
 OBJECT_BYTES = 2368
@@ -107,17 +109,10 @@ class ByAfXdp(unittest.TestCase):
     def pair(self, *arguments, pool="packets"):
         """(capture, flows) as two commands."""
         flows = self.relay("flows", "--pool", pool)
-        flows.await_words("listening")
+        flows.await_words("reading channel")
         capture = self.relay("capture", "--af-xdp", "--interface", "v0", "--pool", pool, *arguments)
         capture.await_words(LISTENS)
         return capture, flows
-
-    def wait_for_flow(self, relay):
-        def takes():
-            return sum(node["takes"] for pool in self.daemon.cli("stats")["pools"] for node in pool["nodes"])
-
-        before = takes()
-        wait_until("packets flow", lambda: relay.process.poll() is not None or takes() > before + 100)
 
 
 class Counting(ByAfXdp):
@@ -142,7 +137,7 @@ class Counting(ByAfXdp):
     def test_a_stop_relays_what_has_come_and_keeps_nothing(self):
         capture, flows = self.pair()
         traffic = self.traffic()
-        self.wait_for_flow(capture)
+        wait_for_flow(self.daemon, capture, 100)
         capture.signal(signal.SIGINT)
         captured, counted = capture.end(), flows.end()
         traffic.end()
@@ -152,14 +147,14 @@ class Counting(ByAfXdp):
         self.assertEqual(captured.reports["capture"]["blocks_held"], 0)
 
     def test_a_full_pool_drops_packets_and_goes_on(self):
-        capture, flows = self.pair("--ring-slots", 1024, pool="few")
+        capture, flows = self.pair(pool="few")
         traffic = self.traffic()
-        self.wait_for_flow(capture)
+        wait_for_flow(self.daemon, capture, 100)
         flows.signal(signal.SIGSTOP)
         before = traffic.packets
         wait_until("more has come than the pool holds", lambda: traffic.packets > before + 2000)
         flows.signal(signal.SIGCONT)
-        self.wait_for_flow(capture)
+        wait_for_flow(self.daemon, capture, 100)
         traffic.end()
         capture.signal(signal.SIGTERM)
         captured, counted = capture.end(), flows.end()
@@ -179,7 +174,7 @@ class SuddenEnd(ByAfXdp):
             victim_is_reader = round_ % 2 == 0
             with self.subTest(round=round_, seed=SEED, killed="flows" if victim_is_reader else "capture"):
                 capture, flows = self.pair()
-                self.wait_for_flow(capture)
+                wait_for_flow(self.daemon, capture, 100)
                 time.sleep(rng.random() * 0.05)
                 victim, survivor = (flows, capture) if victim_is_reader else (capture, flows)
                 victim.signal(signal.SIGKILL)
@@ -188,6 +183,10 @@ class SuddenEnd(ByAfXdp):
                 (report,) = ended.reports.values()
                 self.assertGreater(report["packets"], 0)
                 self.assertEqual(report["blocks_held"], 0)
+                if victim_is_reader:
+                    late = self.relay("flows", "--pool", "packets").end()
+                    self.assertEqual((late.status, late.reports["flows"]["ended"]), (DONE, "complete"), late.errors)
+                    self.assertGreaterEqual(late.reports["flows"]["packets"], report["in_channel_at_end"])
                 wait_until("the pool is empty", lambda: self.daemon.used_bytes("packets") == 0)
         traffic.end()
 

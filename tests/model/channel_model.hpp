@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "explorer.hpp"
+#include "numacre/shm/channel/bells.hpp"
 #include "numacre/shm/channel/channel.hpp"
 #include "numacre/shm/channel/recovery.hpp"
 #include "numacre/shm/chunks.hpp"
@@ -31,8 +32,12 @@ inline constexpr int kSendPatiently = 10;
 // Receives up to n messages: kReceive + n; kAwait + n: sleeps until there are some.
 inline constexpr int kReceive = 20;
 inline constexpr int kAwait = 30;
-inline constexpr int kSendTwice = 40;  // + 1: the next message, named twice in one burst: refused
-inline constexpr int kRejoin = 50;     // gives its party slot up and claims one, as soon as one is free
+inline constexpr int kSendTwice = 40;   // + 1: the next message, named twice in one burst: refused
+inline constexpr int kWatch = 60;       // + n: receives up to n, and waits by its bell until there are some
+inline constexpr int kWatchRoom = 70;   // + n: sends its next n messages, and waits by its bell until there is room
+inline constexpr int kSendOver = 80;    // + n: sends, and drops the oldest messages for it
+inline constexpr int kAfterFirst = 51;  // waits until the first thread has sent, or is dead
+inline constexpr int kRejoin = 50;      // gives its party slot up and claims one, as soon as one is free
 
 struct ChannelThread {
     std::uint16_t process = 1;
@@ -78,6 +83,7 @@ private:
     };
     using ModelChannel = Channel<SimEnv, OneNode>;
     using ModelSleepers = Sleepers<SimEnv>;
+    enum class Patience : std::uint8_t { none, sleeps, watches };
     struct Local {
         std::uint64_t held;                // bit: message
         std::uint64_t sent;                // send has returned
@@ -85,6 +91,7 @@ private:
         std::array<std::uint8_t, 8> last;  // by sender: one more than its last message that was received in sequence
         std::uint32_t party;
         bool asleep;
+        std::uint8_t watching;  // ArmedWord: it waits by its bell
     };
 
     static std::uint64_t bit(std::uint64_t message) { return std::uint64_t{1} << message; }
@@ -94,9 +101,16 @@ private:
     static std::uint32_t first_party_of(std::size_t thread) { return static_cast<std::uint32_t>(thread + 1); }
     std::uint32_t party_of(std::size_t thread) const { return local_of(thread).party; }
     bool has_rejoins() const {
+        return has_in_a_script([](int what) { return what == kRejoin; });
+    }
+    bool has_bells() const {
+        return has_in_a_script([](int what) { return what >= kWatch; });
+    }
+    template <class Is>
+    bool has_in_a_script(const Is &is) const {
         for (const ChannelThread &thread : setup_.threads)
             for (const int what : thread.script)
-                if (what == kRejoin) return true;
+                if (is(what)) return true;
         return false;
     }
     ModelChannel channel() const { return {view_, owner_, OneNode{buddy_.get()}}; }
@@ -140,6 +154,11 @@ private:
             if (!setup_.threads[thread].joins_late && join(thread) != first_party_of(thread))
                 fail("set-up: a thread cannot join");
         }
+        for (std::uint32_t party = 0; has_bells() && party <= setup_.shape.parties; ++party) {
+            bells_.push_back(explorer.make<Word>());
+            explorer.label(bells_.back(), sizeof(Word), "bell" + std::to_string(party));
+            if (party != 0) bells_of_channel().install(party, party);
+        }
         hide_and_label();
     }
     std::uint32_t join(std::size_t thread) const {
@@ -159,13 +178,14 @@ private:
         // Tallies, and what only frees and recovery of the tree write: the tree has tests of its own.
         for (std::uint32_t party = 0; party <= setup_.shape.parties; ++party) {
             PartySlot<SimEnv> &slot = view_.parties[party];
-            explorer.ignore(&slot.sent, 3 * sizeof(Word));
+            explorer.ignore(&slot.sent, 4 * sizeof(Word));
             const std::string name = party == 0 ? "daemon" : "party" + std::to_string(party);
             explorer.label(&slot.errand, sizeof(Word), name + ".errand");
             explorer.label(&slot.seen, sizeof(Word), name + ".seen");
             explorer.label(&slot.first, sizeof(Word), name + ".first");
             explorer.label(&slot.segment, sizeof(Word), name + ".segment");
             explorer.label(&slot.owner, sizeof(Word), name + ".owner");
+            explorer.label(&slot.armed, sizeof(Word), name + ".armed");
             explorer.label(slot.claims.data(), sizeof slot.claims, name + ".claims");
         }
         explorer.label(view_.ring.cells, view_.ring.cell_count * sizeof(Word), "cell");
@@ -214,19 +234,60 @@ private:
             close();
         else if (what == kRejoin)
             rejoin(self, thread);
+        else if (what == kAfterFirst)
+            self.rest_until([this] { return explorer.dead(setup_.threads[0].process) || local_of(0).sent != 0; });
+        else if (what >= kSendOver)
+            send_over(self, thread, static_cast<unsigned>(what % 10));
+        else if (what >= kWatchRoom)
+            send(self, thread, static_cast<unsigned>(what % 10), Patience::watches);
+        else if (what >= kWatch)
+            receive(self, thread, static_cast<unsigned>(what % 10), Patience::watches);
         else if (what >= kSendTwice)
             send_twice(self, thread);
         else if (what >= kReceive)
-            receive(self, thread, static_cast<unsigned>(what % 10), what >= kAwait);
+            receive(self, thread, static_cast<unsigned>(what % 10), what >= kAwait ? Patience::sleeps : Patience::none);
         else
-            send(self, thread, static_cast<unsigned>(what % 10), what >= kSendPatiently);
+            send(self, thread, static_cast<unsigned>(what % 10),
+                 what >= kSendPatiently ? Patience::sleeps : Patience::none);
     }
 
     void close() const {
         channel().close();
         ModelSleepers::on_messages(*view_.header).call();
         ModelSleepers::on_room(*view_.header).call();
+        ring(ArmedWord::kMessages);
+        ring(ArmedWord::kRoom);
     }
+
+    // --- bells: an eventfd is a counter that its party waits for
+    // ---------------------------------------------------------
+
+    Bells<SimEnv> bells_of_channel() const { return Bells<SimEnv>{view_}; }
+    // After a change of the ring.
+    void ring(std::uint64_t what) const {
+        if (bells_.empty() || !bells_of_channel().has_watchers(what)) return;
+        bells_of_channel().ring(what, [this](std::uint32_t party, std::uint64_t serial) {
+            if (serial != party) return false;
+            (void)bells_[party]->fetch_add(1);
+            return true;
+        });
+    }
+    void ring_all() const {
+        for (Word *const bell : bells_) bell->store(1);
+    }
+    // is_worth_it(): what the thread waits for is there.
+    template <class IsWorthIt>
+    void watch(Thread &self, std::uint64_t what, const IsWorthIt &is_worth_it) const {
+        Local &local = self.local<Local>();
+        Word &bell = *bells_[local.party];
+        (void)bell.exchange(0);
+        bells_of_channel().arm(local.party, what);
+        if (is_worth_it()) (void)bell.fetch_add(1);
+        local.watching = static_cast<std::uint8_t>(what);
+        self.rest_until([&bell] { return bell.load() != 0; });
+        local.watching = 0;
+    }
+
     void rejoin(Thread &self, std::size_t thread) {
         Local &local = self.local<Local>();
         if (local.party != 0) channel().leave(local.party);
@@ -242,7 +303,7 @@ private:
         return false;
     }
 
-    void send(Thread &self, std::size_t thread, unsigned count, bool patient) {
+    void send(Thread &self, std::size_t thread, unsigned count, Patience patience) {
         Local &local = self.local<Local>();
         std::array<BlockPlace, 4> places{};
         std::uint64_t burst = 0;
@@ -260,11 +321,16 @@ private:
             if (result == SendResult::sent) {
                 local.sent |= burst;
                 if (ModelSleepers::on_messages(*view_.header).must_wake()) nobody_to_wake();
+                ring(ArmedWord::kMessages);
                 return;
             }
             local.held |= burst;
             if (result != SendResult::full && result != SendResult::closed) self.fail("a send failed");
-            if (!patient || result == SendResult::closed) return;
+            if (patience == Patience::none || result == SendResult::closed) return;
+            if (patience == Patience::watches) {
+                watch(self, ArmedWord::kRoom, [&] { return ours.has_room(count) || ours.is_closed(); });
+                continue;
+            }
             auto sleepers = ModelSleepers::on_room(*view_.header);
             const std::uint32_t signal = sleepers.announce();
             if (!ours.has_room(count) && !ours.is_closed()) {
@@ -273,6 +339,31 @@ private:
                 local.asleep = false;
             }
         }
+    }
+    void send_over(Thread &self, std::size_t thread, unsigned count) {
+        Local &local = self.local<Local>();
+        std::array<BlockPlace, 4> places{};
+        std::uint64_t burst = 0;
+        for (unsigned next = 0; next < count; ++next) {
+            const auto message = static_cast<std::uint64_t>(std::countr_zero(local.held & ~local.received & ~burst));
+            places[next] = {NumaNode{0}, FrameIndex{message}};
+            burst |= bit(message);
+            self.touch(payload_of(message));
+        }
+        unsigned refused = 0;
+        local.held &= ~burst;
+        SendResult result = SendResult::full;
+        for (;;) {
+            result = channel().send(party_of(thread), actor_of(thread), places.data(), count, {}, refused);
+            if (result != SendResult::full) break;
+            std::uint64_t dropped = 0;
+            (void)channel().drop_oldest(party_of(thread), actor_of(thread), {},
+                                        [&](unsigned, NumaNode, Block block) { dropped |= bit(block.base.value); });
+            for (std::uint64_t message = 0; message < messages_; ++message)
+                if ((dropped & bit(message)) != 0) accept(self, local, message, false);
+        }
+        if (result != SendResult::sent) self.fail("a send that drops messages failed");
+        local.sent |= burst;
     }
     void send_twice(Thread &self, std::size_t thread) {
         Local &local = self.local<Local>();
@@ -286,7 +377,7 @@ private:
         local.held |= bit(message);
     }
 
-    void receive(Thread &self, std::size_t thread, unsigned most, bool patient) {
+    void receive(Thread &self, std::size_t thread, unsigned most, Patience patience) {
         Local &local = self.local<Local>();
         ModelChannel ours = channel();
         for (;;) {
@@ -299,9 +390,14 @@ private:
             if (received.result == ReceiveResult::scribbled) self.fail("a receive found something else than messages");
             if (received.result == ReceiveResult::received) {
                 if (ModelSleepers::on_room(*view_.header).must_wake()) nobody_to_wake();
+                ring(ArmedWord::kRoom);
                 return;
             }
-            if (!patient || ours.is_closed()) return;
+            if (patience == Patience::none || ours.is_closed()) return;
+            if (patience == Patience::watches) {
+                watch(self, ArmedWord::kMessages, [&] { return ours.has_messages() || ours.is_closed(); });
+                continue;
+            }
             auto sleepers = ModelSleepers::on_messages(*view_.header);
             const std::uint32_t signal = sleepers.announce();
             if (!ours.has_messages() && !ours.is_closed()) {
@@ -332,7 +428,9 @@ private:
         daemon_died_ = explorer.make<Word>();
         explorer.keep_private(daemon_died_, sizeof(Word));
         explorer.on_kill([this](int process) {
-            if (process == 0) daemon_died_->store(1);
+            if (process != 0) return;
+            daemon_died_->store(1);
+            ring_all();  // the kernel does so: the parties' connections have ended
         });
         explorer.add_thread(
             {.name = "daemon", .process = 0, .restartable = true, .may_wait_for_others = true}, [this](Thread &self) {
@@ -348,6 +446,7 @@ private:
                         self.rest_until([&] { return find_dead() != 0; });
                         const std::uint16_t process = find_dead();
                         pool_.processes[process].state.store(static_cast<std::uint64_t>(ProcessState::dead));
+                        ring_all();
                         Reclaimed total{};
                         ThreadSlotIndex blocked_by{};
                         const auto is_dead = [this](ProcessSlot slot) { return explorer.dead(slot.value); };
@@ -358,6 +457,7 @@ private:
                         }
                         ModelSleepers::on_messages(*view_.header).call();
                         ModelSleepers::on_room(*view_.header).call();
+                        ring_all();
                         pool_.processes[process].state.store(static_cast<std::uint64_t>(ProcessState::free));
                     });
                 }
@@ -438,6 +538,11 @@ private:
                 held |= local.held;
         }
         if ((held & in_channel) != 0) return fail("a message is in the channel, and somebody has it");
+        // Without a daemon a death is a thread that stops: its blocks do not come back. Who comes behind it rings.
+        if (!setup_.daemon && !all_alive) {
+            if (have_living_sent_all()) check_watchers(in_channel);
+            return;
+        }
         for (std::uint64_t message = 0; message < messages_; ++message) {
             const IndexEntry entry = entry_of(message);
             if ((sent & ~received & ~in_channel & bit(message)) != 0)
@@ -447,12 +552,30 @@ private:
                 return fail("the block of message " + std::to_string(message) + " is lost");
         }
         check_segments();
+        check_watchers(in_channel);
         if (setup_.daemon && !all_alive) return;  // the dead may have been those who were to be waited for
         for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread)
             if (local_of(thread).asleep && in_channel != 0 && waits_for_messages(thread))
                 return fail("a receiver sleeps beside a message");
         for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread)
             if (local_of(thread).asleep && channel().is_closed()) return fail("somebody sleeps in a closed channel");
+    }
+    bool have_living_sent_all() const {
+        for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread)
+            if (!explorer.dead(setup_.threads[thread].process) &&
+                static_cast<unsigned>(std::popcount(local_of(thread).sent)) < setup_.threads[thread].holds)
+                return false;
+        return true;
+    }
+    // Also after deaths.
+    void check_watchers(std::uint64_t in_channel) {
+        for (std::size_t thread = 0; thread < setup_.threads.size(); ++thread) {
+            const std::uint8_t watching = local_of(thread).watching;
+            if (watching == 0 || explorer.dead(setup_.threads[thread].process)) continue;
+            if (watching == ArmedWord::kMessages && in_channel != 0) return fail("a receiver watches beside a message");
+            if (watching == ArmedWord::kRoom && channel().has_room(1)) return fail("a sender watches beside room");
+            if (channel().is_closed()) return fail("somebody watches a closed channel");
+        }
     }
     bool waits_for_messages(std::size_t thread) const {
         for (const int what : setup_.threads[thread].script)
@@ -483,6 +606,7 @@ private:
     std::unique_ptr<Buddy<SimEnv>> buddy_;
     Word *payloads_ = nullptr;  // what senders write, and receivers read
     Word *daemon_died_ = nullptr;
+    std::vector<Word *> bells_;  // by party; none: nobody watches
 };
 
 }  // namespace numacre::model

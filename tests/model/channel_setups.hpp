@@ -49,6 +49,32 @@ inline ChannelSetup sleepers() {
             .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1}, .holds = 2},
                         {.process = 2, .script = {kAwait + 1, kAwait + 1}}}};
 }
+inline ChannelSetup watchers() {
+    return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
+            .threads = {{.process = 1, .script = {kWatchRoom + 1, kWatchRoom + 1}, .holds = 2},
+                        {.process = 2, .script = {kWatch + 1, kWatch + 1}}}};
+}
+// Each message wakes all, so that no receiver that stops or dies takes the other's wake-up.
+inline ChannelSetup two_watchers() {
+    return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
+            .threads = {{.process = 1, .script = {1, 1}, .holds = 2},
+                        {.process = 2, .script = {kWatch + 1}},
+                        {.process = 3, .script = {kWatch + 1}}}};
+}
+// Either sender may have rung, or not, when the other one does.
+inline ChannelSetup two_ringers() {
+    return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
+            .threads = {{.process = 1, .script = {1}, .holds = 1},
+                        {.process = 2, .script = {1}, .holds = 1},
+                        {.process = 3, .script = {kWatch + 1, kWatch + 1}}}};
+}
+// The second sender comes behind a first one that is done, or has stopped for good.
+inline ChannelSetup stopped_ringer() {
+    return {.shape = {.capacity = 2, .burst = 1, .parties = 3},
+            .threads = {{.process = 1, .script = {1}, .holds = 1},
+                        {.process = 2, .script = {kAfterFirst, 1}, .holds = 1, .mortal = false},
+                        {.process = 3, .script = {kWatch + 1, kWatch + 1}, .mortal = false}}};
+}
 // A thread that both sends and receives and one that receives die at once.
 inline ChannelSetup one_process() {
     return {.shape = {.capacity = 2, .burst = 2, .parties = 3},
@@ -72,6 +98,17 @@ inline ChannelSetup closing() {
     return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
             .threads = {{.process = 1, .script = {kSendPatiently + 1, kSendPatiently + 1, kClose}, .holds = 2},
                         {.process = 2, .script = {kAwait + 1, kClose, kAwait + 1}}}};
+}
+// A sender that finds the channel full drops the oldest burst, beside a receiver that is receiving it.
+inline ChannelSetup overwriting() {
+    return {.shape = {.capacity = 2, .burst = 2, .parties = 2},
+            .threads = {{.process = 1, .script = {kSendOver + 2, kSendOver + 1, kSendOver + 1}, .holds = 4},
+                        {.process = 2, .script = {kReceive + 1, kReceive + 1}}}};
+}
+inline ChannelSetup overwriting_each_other() {
+    return {.shape = {.capacity = 1, .burst = 1, .parties = 2},
+            .threads = {{.process = 1, .script = {kSendOver + 1, kSendOver + 1}, .holds = 2},
+                        {.process = 2, .script = {kSendOver + 1, kSendOver + 1}, .holds = 2}}};
 }
 inline ChannelSetup with_daemon(ChannelSetup setup) {
     setup.daemon = true;

@@ -72,12 +72,42 @@ TEST(Channel, two_sleepers_are_woken) {
                                {.process = 3, .script = {kAwait + 1}}}});
 }
 
+TEST(Channel, nobody_watches_beside_a_message_or_room) {
+    expect_proven("channel-watch", alive(), watchers());
+    expect_proven("channel-watch-ringers", alive(), two_ringers());
+    expect_proven("channel-watch-death", mortal(1), with_daemon(watchers()));
+}
+
+TEST(Channel, a_stopped_sender_takes_no_wake_up) {
+    expect_proven("channel-watch-stopped", mortal(1), stopped_ringer());
+}
+
+TEST(Channel, two_watchers_are_woken) {
+    expect_proven("channel-watchers", alive(), two_watchers());
+    expect_proven("channel-watch-closing", alive(),
+                  {.shape = {.capacity = 1, .burst = 1, .parties = 2},
+                   .threads = {{.process = 1, .script = {kWatchRoom + 1, kWatchRoom + 1, kClose}, .holds = 2},
+                               {.process = 2, .script = {kWatch + 1, kClose, kWatch + 1}}}});
+}
+
+TEST(ChannelSlow, watchers_and_deaths) {
+    expect_proven("channel-watchers-death", mortal(1), with_daemon(two_watchers()));
+    expect_proven("channel-ringers-death", mortal(1), with_daemon(two_ringers()));
+    expect_proven("channel-watch-daemon", mortal(1, 1), with_daemon(watchers()));
+}
+
 TEST(Channel, rounds_come_round) {
     // 2^21 rounds of two cells: the position goes on, the word's round begins again.
     ChannelSetup setup = around();
     setup.first_round = (std::uint64_t{1} << kRoundBits) - 1;
     expect_proven("channel-rounds", alive(), setup);
     expect_proven("channel-rounds-death", mortal(1), with_daemon(setup));
+}
+
+TEST(Channel, a_sender_drops_the_oldest_messages) {
+    expect_proven("channel-over", alive(), overwriting());
+    expect_proven("channel-over-both", alive(), overwriting_each_other());
+    expect_proven("channel-over-death", mortal(1), with_daemon(overwriting()));
 }
 
 TEST(Channel, totals_come_round) {
@@ -169,6 +199,7 @@ TEST(Channel, stores_that_wait_in_buffers) {
     expect_proven("channel-tso", in(x86, alive()), pair());
     expect_proven("channel-tso-around", in(x86, alive()), around());
     expect_proven("channel-tso-asleep", in(x86, alive()), sleepers());
+    expect_proven("channel-tso-watch", in(x86, alive()), watchers());
     expect_proven("channel-tso-death", in(x86, mortal(1)), with_daemon(pair()));
 }
 
@@ -177,6 +208,7 @@ TEST(Channel, weak_memory) {
     expect_proven("channel-weak", in(weak, alive()), pair());
     expect_proven("channel-weak-around", in(weak, alive()), around());
     expect_proven("channel-weak-asleep", in(weak, alive()), sleepers());
+    expect_proven("channel-weak-watch", in(weak, alive()), watchers());
     expect_proven("channel-weak-senders", in(weak, alive()), sender_after_sender());
 }
 

@@ -126,6 +126,12 @@ inline void EngineModel::check_invariants() {
     for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
         if (explorer.dead(setup_.clients[client].process)) continue;
         const Local &local = explorer.local<Local>(static_cast<int>(client));
+        for (unsigned place = 0; place < local.reads.size(); ++place) {
+            if (!local.reads[place]) continue;
+            const IndexEntry entry{view_.index_entry(local.read[place]).load()};
+            if (!entry.is_lent() && !entry.is_lingering())
+                fail("freed under its reader: " + to_text(local.read[place]));
+        }
         for (unsigned slot = 0; slot < kHeldMax; ++slot) {
             if (!local.held[slot] && !local.cached[slot]) continue;
             // Others may have taken it back, and the client has not seen the request yet.
@@ -196,6 +202,11 @@ inline void EngineModel::check_invariants_at_rest() {
     if (setup_.wrapping) check_eras();
     const std::vector<Owned> owned = owned_blocks();
     for (const Owned &entry : owned) {
+        if (entry.process == kLingeringOwner) {
+            if (!is_read(entry.block)) fail("quiet: nobody holds what lingers: " + to_text(entry.block));
+            continue;
+        }
+        if (setup_.quarantine && entry.process == kDaemonProcess && is_read(entry.block)) continue;  // waits for it
         // A block in the mailbox still is its giver's.
         bool held = mailbox_->load() != 0 && named_by(Reference{mailbox_->load()}) == entry.block &&
                     !explorer.dead(entry.process.value);
@@ -207,6 +218,13 @@ inline void EngineModel::check_invariants_at_rest() {
             held = held || local.is_its(entry.block);
         }
         if (!held) fail("quiet: the index says owned, but nobody holds " + to_text(entry.block));
+    }
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        const bool is_gone = explorer.dead(setup_.clients[client].process);
+        const Local &local = explorer.local<Local>(static_cast<int>(client));
+        const auto wanted = is_gone ? 0 : static_cast<int>(local.reads[0]) + static_cast<int>(local.reads[1]);
+        if (std::popcount(pool_.threads[slot_of(client).value].holds.load()) != wanted)
+            fail("quiet: client " + std::to_string(client) + " says that it holds what it does not");
     }
     check_caches_when_quiet();
     if (setup_.unit_chunks != 0) check_unit_when_quiet();

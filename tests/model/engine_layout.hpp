@@ -115,6 +115,8 @@ inline void EngineModel::lay_out() {
     mailbox_ = explorer.make<Word>();
     explorer.keep_private(daemon_died_, sizeof(Word));
     explorer.keep_as_channel(mailbox_, sizeof(Word));
+    notice_ = explorer.make<Word>();
+    explorer.keep_as_channel(notice_, sizeof(Word));
     shared_freed_ = explorer.make<Word>();
     shared_ended_ = explorer.make<Word>();
     explorer.keep_as_channel(shared_freed_, sizeof(Word));
@@ -142,6 +144,8 @@ inline void EngineModel::lay_out() {
         explorer.keep_private(&view_.home[slot], sizeof view_.home[slot]);
         explorer.written_only_by(thread, &pool_.threads[slot].intent, sizeof(Word));
         explorer.written_only_by(thread, &pool_.threads[slot].hint_work, sizeof(Word));
+        explorer.written_only_by(thread, &pool_.threads[slot].holds, sizeof(Word));
+        explorer.written_only_by(thread, &pool_.holds[slot], sizeof pool_.holds[slot]);
     }
     for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
         if (in_use[slot]) continue;  // the others never change
@@ -167,6 +171,15 @@ inline void EngineModel::lay_out() {
     frames_ = static_cast<Word *>(explorer.allocate(frames_bytes));
     explorer.keep_private(frames_, frames_bytes);
     explorer.label(frames_, frames_bytes, "frames");
+    if (somebody_reads()) {
+        read_frames_ = static_cast<Word *>(explorer.allocate(setup_.clients.size() * frames_bytes));
+        explorer.keep_private(read_frames_, setup_.clients.size() * frames_bytes);
+    }
+    for (std::uint32_t slot = 0; slot < thread_slots_; ++slot) {
+        if (in_use[slot] && slot != kDaemonThread.value && somebody_reads()) continue;
+        explorer.keep_private(&pool_.threads[slot].holds, sizeof(Word));
+        explorer.keep_private(&pool_.holds[slot], sizeof pool_.holds[slot]);
+    }
     for (unsigned layer = 0; layer <= view_.top_layer; ++layer) {
         for (std::uint64_t entry = 0; entry < geometry.index_entry_count(layer); ++entry) {
             const FrameIndex base{entry << geometry.index_granule(layer)};

@@ -57,6 +57,8 @@ private:
         Block given;                        // what it gave last; of interest to kWithdraw and the like alone
         IndexEntry given_entry;
         bool gave;
+        std::array<Block, 2> read;  // held by kHold
+        std::array<bool, 2> reads;
         bool caches_shared;      // the shared block is in its cache, or was when it looked
         std::uint64_t answered;  // requests for cached blocks that it has seen
         bool is_its(Block block) const {
@@ -95,6 +97,8 @@ private:
     Block named_by(Reference reference) const { return view_.reference_format.block(reference); }
     bool several_refer_to_shared() const;
     bool somebody_forked() const;
+    bool somebody_reads() const;
+    bool is_read(Block block) const;
     bool is_dead_or_corpse(std::uint16_t process) const;
 
     // engine_layout.hpp
@@ -126,7 +130,10 @@ private:
     void free_many(Thread &self, std::size_t client, BlockState state);
     void use_shared(Thread &self, std::size_t client, int what, unsigned room);
     void refer_to_shared(Thread &self, std::size_t client);
+    void hold_noticed(Thread &self, std::size_t client);
+    void drop_first(Thread &self, std::size_t client);
     void touch_frames(Thread &self, Block block) const;
+    void touch_as_reader(Thread &self, std::size_t client, Block block) const;
 
     // engine_operator.hpp
     void add_daemon();
@@ -138,6 +145,7 @@ private:
     void set_unit_drain(bool drain);
     void populate_unit(bool populated);
     void release_seized(Thread &self, Recovery<SimEnv> &recovery) const;
+    bool may_release_seized(Recovery<SimEnv> &recovery) const;
 
     // engine_invariants.hpp
     std::uint64_t beyond_the_end(std::uint64_t leaf_word) const;
@@ -187,6 +195,8 @@ private:
     Word *attention_ = nullptr;  // the pool's header is no part of the state here
     Word *frames_ = nullptr;     // what owners write to, a word for each smallest block that anybody allocates
     unsigned frames_order_ = kMaxOrder;
+    Word *read_frames_ = nullptr;   // as frames_, for each client that holds blocks: readers do not disturb readers
+    Word *notice_ = nullptr;        // the last Reference that was in the mailbox: who holds leaves it there
     Word *mailbox_ = nullptr;       // a Reference on its way from one client to another; 0: empty
     Word *shared_freed_ = nullptr;  // how many have freed the shared block, by what they were told
     Word *shared_ended_ = nullptr;  // how many have come to the end of that, or of putting it into their caches

@@ -110,9 +110,19 @@ inline void EngineModel::populate_unit(bool populated) {
 inline void EngineModel::release_seized(Thread &self, Recovery<SimEnv> &recovery) const {
     if (!setup_.quarantine) return;
     recovery.for_each_seized([&](NumaNode numa_node, Block block, PoolAge) {
-        touch_frames(self, block);  // zeroes it
+        if (somebody_reads() && recovery.has_readers(numa_node, block)) return;  // it comes again
+        touch_frames(self, block);                                               // zeroes it
         if (!recovery.release(numa_node, block)) self.fail("a seized block is not the daemon's: " + to_text(block));
     });
+}
+
+// Whether a seized block was held, and is held no more: the daemon looks again and again.
+inline bool EngineModel::may_release_seized(Recovery<SimEnv> &recovery) const {
+    bool may = false;
+    if (setup_.quarantine && somebody_reads())
+        recovery.for_each_seized(
+            [&](NumaNode numa_node, Block block, PoolAge) { may = may || !recovery.has_readers(numa_node, block); });
+    return may;
 }
 
 inline void EngineModel::add_daemon() {
@@ -138,12 +148,13 @@ inline void EngineModel::add_daemon() {
                                 return slot;
                         return std::uint16_t{0};
                     };
-                    self.rest_until([&] { return find_work() != 0; });
+                    self.rest_until([&] { return find_work() != 0 || may_release_seized(recovery); });
                     for (std::uint16_t slot = 1; slot < process_slots_ && process == 0; ++slot) {
                         if (!is_dead_or_corpse(slot)) continue;
                         const std::uint64_t state = state_of(slot).load();
                         if (state == kActive || state == kDead) process = slot;
                     }
+                    if (process == 0) return release_seized(self, recovery);
                     state_of(process).store(kDead);
                     for (bool done = false; !done;) {
                         Reclaimed total;

@@ -117,6 +117,17 @@ inline void EngineModel::follow_script(Thread &self, std::size_t client, int wha
         use_cache(self, client, what);
         return;
     }
+    if (what == kHold) {
+        self.rest_until([this] { return notice_->load() != 0; });
+        hold_noticed(self, client);
+        return;
+    }
+    if (what == kDrop) {
+        if (!local.reads[0] && !local.reads[1]) return;
+        self.choose_operation(1);
+        drop_first(self, client);
+        return;
+    }
     if (what == kTakeFound) {
         if (room == kHeldMax) return;
         self.choose_operation(1);
@@ -476,9 +487,10 @@ inline void EngineModel::put_into_mailbox(Thread &self, std::size_t client, unsi
     // As clients do it, here and in take_from_mailbox(): the short way first.
     Reference name;
     if (!buddy_->publish_in_leaf(buddy_->view_of(actor_of(client)), block.base, name)) {
-        if (layer_of(block.order) == 0) self.fail("the short way does not publish a held block");
+        if (layer_of(block.order) == 0 && !entry.is_lent()) self.fail("the short way does not publish a held block");
         name = buddy_->publish(block, entry);
     }
+    if (somebody_reads()) notice_->store(name.bits());
     mailbox_->store(name.bits());
 }
 
@@ -499,9 +511,43 @@ inline void EngineModel::think_again(Thread &self, std::size_t client, int what,
     } else if (what == kFreeGiven) {
         Block freed{};
         (void)buddy_->free(actor_of(client), block.base, freed);
-    } else {
-        (void)buddy_->free_many(actor_of(client), BlockState::owned, &block.base, 1);
+    } else if (buddy_->free_many(actor_of(client), BlockState::owned, &block.base, 1) != 1 && somebody_reads()) {
+        // As numacre_free_bulk.
+        Block freed{};
+        (void)buddy_->free_checked(actor_of(client), block.base, freed);
     }
+}
+
+// The giver's bytes are there, and stay until the drop.
+inline void EngineModel::hold_noticed(Thread &self, std::size_t client) {
+    Local &local = self.local<Local>();
+    const auto self_view = buddy_->view_of(actor_of(client));
+    // As clients do it: the short way first.
+    HoldWords<SimEnv> &words = pool_.holds[slot_of(client).value];
+    const Reference reference{notice_->load()};
+    Block block = named_by(reference);
+    const bool is_short = buddy_->hold_in_leaf(self_view, words, reference, [](FrameIndex) {});
+    const Errc result = is_short ? Errc::ok : buddy_->hold(self_view, words, reference, block);
+    if (result == Errc::stale_ref) return;
+    if (result != Errc::ok) self.fail(std::string("hold returned ") + error_row(result).name);
+    const unsigned place = local.reads[0] ? 1 : 0;
+    local.read[place] = block;
+    local.reads[place] = true;
+    touch_as_reader(self, client, block);
+}
+
+inline void EngineModel::drop_first(Thread &self, std::size_t client) {
+    Local &local = self.local<Local>();
+    const unsigned first = local.reads[0] ? 0 : 1;
+    const Block block = local.read[first];
+    touch_as_reader(self, client, block);
+    local.reads[first] = false;
+    local.read[first] = {};
+    const auto self_view = buddy_->view_of(actor_of(client));
+    HoldWords<SimEnv> &words = pool_.holds[slot_of(client).value];
+    const unsigned place = find_hold(*self_view.slot, words, NumaNode{0}, block.base);
+    if (place == kHoldsMax) return self.fail("a block that is held is in none of the thread's words");
+    (void)buddy_->drop(self_view, *self_view.slot, words, place);
 }
 
 inline void EngineModel::take_from_mailbox(Thread &self, std::size_t client, unsigned slot, Many many) {
@@ -548,6 +594,30 @@ inline void EngineModel::touch_frames(Thread &self, Block block) const {
     const std::uint64_t last = (block.base.value + block.order.frames() - 1) >> frames_order_;
     self.touch(&frames_[first]);
     if (last != first) self.touch(&frames_[last]);
+    const std::uint64_t frames = setup_.geometry.frame_count >> frames_order_;
+    for (std::size_t client = 0; read_frames_ != nullptr && client < setup_.clients.size(); ++client)
+        self.touch(&read_frames_[client * frames + first]);
+}
+inline void EngineModel::touch_as_reader(Thread &self, std::size_t client, Block block) const {
+    const std::uint64_t frames = setup_.geometry.frame_count >> frames_order_;
+    self.touch(&read_frames_[client * frames + (block.base.value >> frames_order_)]);
+}
+
+inline bool EngineModel::somebody_reads() const {
+    for (const Client &client : setup_.clients)
+        if (std::find(client.script.begin(), client.script.end(), kHold) != client.script.end()) return true;
+    return false;
+}
+
+// Whether a client that lives holds it.
+inline bool EngineModel::is_read(Block block) const {
+    for (std::size_t client = 0; client < setup_.clients.size(); ++client) {
+        if (explorer.dead(setup_.clients[client].process)) continue;
+        const Local &local = explorer.local<Local>(static_cast<int>(client));
+        for (unsigned place = 0; place < local.reads.size(); ++place)
+            if (local.reads[place] && local.read[place] == block) return true;
+    }
+    return false;
 }
 
 inline bool EngineModel::somebody_takes_what_it_finds() const {

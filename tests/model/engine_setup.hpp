@@ -71,6 +71,9 @@ inline constexpr int kUncacheNamed = -29;
 inline constexpr int kTakeMany = -30;  // as kTake, by the steps of a call about many references
 // Looks for the name of the first block that client 0 had in its cache, and takes the block if it has one.
 inline constexpr int kTakeFound = -31;
+// The block that was given last, by the reference of kGive; it may have been taken or freed by now:
+inline constexpr int kHold = -32;  // holds it, if the reference is not stale
+inline constexpr int kDrop = -33;  // drops the first block that it holds so
 // Waits for a block of an order: kWait + order; looks whether there is one and gives up: kWaitBriefly + order.
 inline constexpr int kWait = 300;
 inline constexpr int kWaitBriefly = 400;

@@ -23,6 +23,8 @@ inline void EngineModel::label_words() {
         explorer.label(&pool_.threads[slot].hint_work, 8, name + ".hint_work");
         explorer.label(&pool_.threads[slot].inside, 8, name + ".inside");
         explorer.label(&pool_.threads[slot].answered, 8, name + ".answered");
+        explorer.label(&pool_.threads[slot].holds, 8, name + ".holds");
+        explorer.label(&pool_.holds[slot], sizeof pool_.holds[slot], name + ".hold_words");
         explorer.label(&view_.home[slot], sizeof view_.home[slot], name + ".home");
     }
     for (std::uint32_t slot = 0; slot < process_slots_; ++slot)
@@ -42,7 +44,9 @@ inline std::string EngineModel::meaning(const void *address, std::uint64_t value
         if (within(view_.index[layer], setup_.geometry.index_entry_count(layer))) {
             const IndexEntry entry{value};
             const std::string holder = std::to_string(entry.owner().value);
-            const std::string state = entry.is_owned()     ? "owned by process " + holder
+            const std::string state = entry.is_lingering() ? "lingering"
+                                      : entry.is_lent()    ? "lent, of process " + holder
+                                      : entry.is_owned()   ? "owned by process " + holder
                                       : entry.is_freeing() ? "freeing by slot " + holder
                                                            : "none";
             return state + ", order " + std::to_string(entry.order().value) + ", generation " +

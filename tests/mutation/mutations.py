@@ -24,8 +24,10 @@ Left out, since no test can or does notice:
 import dataclasses
 
 PROGRAMS = {
+    "model_broadcast": "tests/model/broadcast_test.cpp",
     "model_channel": "tests/model/channel_test.cpp",
     "model_engine": "tests/model/engine_test.cpp",
+    "model_holds": "tests/model/holds_test.cpp",
     "shm_account_test": "tests/unit/shm_account_test.cpp",
     "shm_buddy_test": "tests/unit/shm_buddy_test.cpp",
     "shm_channel_test": "tests/unit/shm_channel_test.cpp",
@@ -415,8 +417,8 @@ std::memory_order_seq_cst)) {
         name="bulk_free_does_not_check_the_owner",
         file="buddy/release.hpp",
         old="if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder || "
-            "!view_.contains(block) ||",
-        new="if (entry.state() != state || block.order.value > kLeafOrder || !view_.contains(block) ||",
+            "entry.is_lent() ||",
+        new="if (entry.state() != state || block.order.value > kLeafOrder || entry.is_lent() ||",
         why="a process frees a block that it has given away",
         filter="Engine.a_giver_thinks_again",
     ),
@@ -584,8 +586,8 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="take_without_the_published_check",
         file="owner.hpp",
-        old="return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask)) == 0;",
-        new="return ((bits_ ^ name.bits_) & (kStateMask | kOrderMask)) == 0;",
+        old="return ((bits_ ^ name.bits_) & (kHeldBit | kPublished | kOrderMask)) == 0;",
+        new="return ((bits_ ^ name.bits_) & (kHeldBit | kOrderMask)) == 0;",
         why="a reference made up from the index takes a block that its owner writes by plain stores",
         filter="Buddy.a_reference_is_taken_once_and_goes_stale",
         program="shm_buddy_test",
@@ -678,7 +680,7 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="burst_take_of_a_block_in_quarantine",
         file="owner.hpp",
-        old="return static_cast<std::uint16_t>(owner().value - 1) < kHandOffOwner.value - 1;",
+        old="return static_cast<std::uint16_t>(owner().value - 1) < kLingeringOwner.value - 1;",
         new="return owner() != kOfflineOwner;",
         why="a block of a dead process is taken before its quarantine ends",
         filter="Buddy.a_burst_takes_what_single_takes_would",
@@ -746,6 +748,7 @@ std::memory_order_seq_cst)) {
         old="""if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
             [[unlikely]] {
             end(self);
+            entry = IndexEntry{bits};
             return false;
         }""",
         new="(void)slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel);",
@@ -773,10 +776,12 @@ std::memory_order_seq_cst)) {
         file="buddy/release.hpp",
         old="""[[unlikely]] {
             end(self);
+            entry = IndexEntry{bits};
             return false;
         }
         Env::crash_point(CrashPoint::free_after_ownership);""",
         new="""[[unlikely]] {
+            entry = IndexEntry{bits};
             return false;
         }
         Env::crash_point(CrashPoint::free_after_ownership);""",
@@ -881,8 +886,8 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="a_dead_waiters_wish_stands_until_its_recovery_is_done",
         file="recovery.hpp",
-        old="        take_back_given(slot);\n        const Intent intent{slot.intent.load(std::memory_order_acquire)};",
-        new="        const Intent intent{slot.intent.load(std::memory_order_acquire)};",
+        old="        take_back_given(slot);\n        drop_holds(slot, pool_.holds[thread.value]);",
+        new="        drop_holds(slot, pool_.holds[thread.value]);",
         why="blocks go to a dead thread for as long as a stopped client is in the way of its recovery",
         filter="Recovery.takes_the_wish_of_the_dead_back_before_it_has_to_wait",
         program="shm_recovery_test",
@@ -898,10 +903,9 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="seizing_does_not_compare",
         file="recovery.hpp",
-        old="""if (!view.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel))
-                return false;""",
-        new="""(void)bits;
-            view.index_entry(block).store(ours.bits(), std::memory_order_release);""",
+        old="if (view.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_seq_cst)) {",
+        new="""view.index_entry(block).store(ours.bits(), std::memory_order_release);
+                if (bits != 0) {""",
         why="a block that was taken from the dead at that moment is taken from its new owner",
         filter="Engine.a_quarantine_keeps_what_a_dead_client_held",
     ),
@@ -1049,8 +1053,8 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="take_keeps_the_time_of_the_giver",
         file="owner.hpp",
-        old="return other.of(order(), note().with_since(since));",
-        new="return (void)since, other.of(order(), note());",
+        old="return IndexEntry{other.of(order(), note().with_since(since)).bits_ | lent_bits()};",
+        new="return (void)since, IndexEntry{other.of(order(), note()).bits_ | lent_bits()};",
         why="the taker of a block is said to have held it for as long as the giver",
         filter="Buddy.a_block_says_since_when_its_holder_has_it",
         program="shm_buddy_test",
@@ -1246,6 +1250,120 @@ std::memory_order_seq_cst)) {
         filter="Buddy.a_place_in_a_draining_chunk_is_refused",
         program="shm_buddy_test",
     ),
+    # --- broadcasts ---------------------------------------------------------------------------------------------------
+    Mutation(
+        name="claim_without_a_second_look",
+        file="channel/broadcast.hpp",
+        old="is_reading_ = ring_.look(position_) == cell;",
+        new="is_reading_ = true;",
+        why="a burst is read that has been overwritten and retired",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="claims_are_not_looked_at",
+        file="channel/broadcast_segments.hpp",
+        old="if (view_.party(party).claim.load(std::memory_order_seq_cst) == wanted) return true;",
+        new="(void)wanted;",
+        why="a writer retires blocks under their reader",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="dropped_claim_is_not_looked_after",
+        file="channel/broadcast_segments.hpp",
+        old="""if (word.state() == SegmentState::lingering) [[unlikely]]
+ retire_if_unread(segment, word, heir, give);""",
+        new="(void)give;",
+        why="a burst lingers for ever, and its blocks are lost",
+        filter="Broadcast.the_last_of_two_readers_retires_a_burst",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="lingering_is_not_looked_at_once_more",
+        file="channel/broadcast_segments.hpp",
+        old="retire_if_unread(segment, lingering, heir, give); // L7",
+        new="",
+        why="the last reader dropped before it lingered: nobody retires the burst",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="free_segment_stays_taken",
+        file="channel/broadcast_segments.hpp",
+        old="""slot.segment.store(other, std::memory_order_release);
+ view_.state(other).store(0, std::memory_order_release);""",
+        new="slot.segment.store(other, std::memory_order_release);",
+        why="the segment is never used again after its next turn: somebody retires what is in the ring",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="cursor_does_not_tell_what_is_lost",
+        file="channel/broadcast.hpp",
+        old="passed_ = first;",
+        new="",
+        why="the reader counts what it has lost once more",
+        filter="Broadcast.a_reader_is_overtaken_and_told",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="broadcast_send_without_errand",
+        file="channel/broadcast.hpp",
+        old="slot.errand.store(WriterErrand{WriterErrandKind::send, count, at.position}.bits("
+        "), std::memory_order_release);",
+        new="",
+        why="a death in the middle leaves blocks that are the channel's and in no cell: lost",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="retire_is_not_said",
+        file="channel/broadcast.hpp",
+        old="""slot.errand.store(errand.bits(), std::memory_order_release);
+ segments_.retire(errand, self, give);""",
+        new="segments_.retire(errand, self, give);",
+        why="a death in the middle: the burst that was overwritten is lost, or taken for unsent",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="dead_reader_s_claim_stays",
+        file="channel/broadcast_recovery.hpp",
+        old="slot.claim.store(0, std::memory_order_seq_cst);",
+        new="",
+        why="a burst lingers that nobody reads",
+        filter="Broadcast.readers_leave_and_come_back",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="recovery_does_not_sweep",
+        file="channel/broadcast_recovery.hpp",
+        old="""finish_errand(slot, dead);
+ sweep(slot, dead);""",
+        new="finish_errand(slot, dead);",
+        why="a burst lingers whose last reader has died",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="exchanged_segment_is_taken_for_unsent",
+        file="channel/broadcast_recovery.hpp",
+        old="if (segment == seen.segment()) return true; // exchanged already",
+        new="",
+        why="the blocks of the burst that was overwritten are taken for those of the send",
+        filter="Broadcast.a_death",
+        program="model_broadcast",
+    ),
+    Mutation(
+        name="latecomer_gets_whole_bursts",
+        file="channel/broadcast.hpp",
+        old="skip_ = static_cast<unsigned>(found - last);",
+        new="",
+        why="a reader gets more of the past than it has asked for, and is told wrongly where it is",
+        filter="Broadcast.a_reader_that_comes_late_gets_the_last_messages",
+        program="model_broadcast",
+    ),
     # --- channels -----------------------------------------------------------------------------------------------------
     Mutation(
         name="send_without_errand",
@@ -1327,19 +1445,19 @@ std::memory_order_seq_cst)) {
     Mutation(
         name="returned_messages_come_last",
         file="channel/channel.hpp",
-        old="""const Received again = receive_from(view_.returned, true, party, actor, most, since, give);
- return again.result != ReceiveResult::empty ? again
- : receive_from(view_.ring, false, party, actor, most, since, give);""",
-        new="""const Received again = receive_from(view_.ring, false, party, actor, most, since, give);
-        return again.result != ReceiveResult::empty
-            ? again : receive_from(view_.returned, true, party, actor, most, since, give);""",
+        old="""const Received again = receive_from(view_.returned, true, party, actor, most, since, give, before_end);
+        if (again.result != ReceiveResult::empty) return again;
+        return receive_from(view_.ring, false, party, actor, most, since, give, before_end);""",
+        new="""const Received again = receive_from(view_.ring, false, party, actor, most, since, give, before_end);
+        if (again.result != ReceiveResult::empty) return again;
+        return receive_from(view_.returned, true, party, actor, most, since, give, before_end);""",
         why="a message that came back waits for as long as others send, and its ring may be too small",
         filter="ChannelReturned.comes_first_and_says_so",
         program="shm_channel_test",
     ),
     Mutation(
         name="published_block_is_sent",
-        file="channel/channel.hpp",
+        file="channel/blocks.hpp",
         old="if (entry.is_published()) return SendResult::published;",
         new="",
         why="the caller is told that the block is not its own",
@@ -1348,11 +1466,11 @@ std::memory_order_seq_cst)) {
     ),
     Mutation(
         name="block_named_twice_is_sent_twice",
-        file="channel/channel.hpp",
-        old="""if (!blocks_.look(message, entry) || !entry.is_private(IndexEntry::private_to(process)) ||
+        file="channel/blocks.hpp",
+        old="""if (!look(message, entry) || !entry.is_private(IndexEntry::private_to(process)) ||
  next_generation(entry.generation()) != message.generation())
  return false;""",
-        new="if (!blocks_.look(message, entry)) return false;",
+        new="if (!look(message, entry)) return false;",
         why="a block is in the channel twice",
         filter="Channel.a_block_that_is_named_twice_is_refused",
         program="model_channel",
@@ -1486,6 +1604,39 @@ std::memory_order_seq_cst)) {
         const std::uint32_t signal = signal_.load(std::memory_order_seq_cst);""",
         why="the flag is cleared before the signal is read: the sleeper sleeps on a signal that nobody will change",
         filter="Channel.two_sleepers_are_woken",
+        program="model_channel",
+    ),
+    Mutation(
+        name="bell_is_cleared_before_it_is_rung",
+        file="channel/bells.hpp",
+        old="""if (serial == 0 || !ring(party, serial)) continue;
+ std::uint64_t bits = seen.bits();""",
+        new="""if (serial == 0) continue;
+            std::uint64_t early = seen.bits();
+            if (!slot.armed.compare_exchange_strong(early, seen.rung().bits(), std::memory_order_seq_cst,
+                                                    std::memory_order_relaxed)) continue;
+            if (!ring(party, serial)) continue;
+            std::uint64_t bits = seen.bits();""",
+        why="a sender that dies, or stops, between the two takes the wake-up with it",
+        filter="Channel.a_stopped_sender_takes_no_wake_up",
+        program="model_channel",
+    ),
+    Mutation(
+        name="arm_without_number",
+        file="channel/bells.hpp",
+        old="return ArmedWord{((bits_ | kAny) + 1) | what};",
+        new="return ArmedWord{what};",
+        why="a sender that has rung long ago clears what the party has armed since",
+        filter="Channel.nobody_watches_beside_a_message_or_room",
+        program="model_channel",
+    ),
+    Mutation(
+        name="party_looks_before_it_is_armed",
+        file="channel/bells.hpp",
+        old="armed.store(now.bits(), std::memory_order_seq_cst);",
+        new="armed.store(now.bits(), std::memory_order_relaxed);",
+        why="the party does not see the message, and its sender does not see that it waits",
+        filter="Channel.weak_memory",
         program="model_channel",
     ),
     Mutation(
@@ -1652,5 +1803,230 @@ std::memory_order_seq_cst)) {
         why="receivers that die one after the other fill it, and recovery waits for ever",
         filter="ChannelReturned.there_is_room_for_whatever_the_dead_had_received",
         program="shm_channel_test",
+    ),
+    Mutation(
+        name="hold_without_the_second_look",
+        file="buddy/holds.hpp",
+        old="if (bits != entry.lent().bits()) [[unlikely]] {",
+        new="if (bits == 0) [[unlikely]] {",
+        why="the block was freed between the look and the word",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="hold_that_looks_before_its_word_is_seen",
+        file="buddy/holds.hpp",
+        old="self.slot->holds.store(others | std::uint64_t{1} << place, std::memory_order_seq_cst);",
+        new="self.slot->holds.store(others | std::uint64_t{1} << place, std::memory_order_release);",
+        why="the free sees no word yet, and the thread an old entry: the block is freed under it",
+        filter="Holds.in_the_memory_of_x86",
+        program="model_holds",
+    ),
+    Mutation(
+        name="first_hold_does_not_lend",
+        file="buddy/holds.hpp",
+        old="} else if (slot.compare_exchange_strong(bits, entry.lent().bits(), std::memory_order_seq_cst)) {",
+        new="} else if ((bits = slot.load(std::memory_order_seq_cst)) == entry.bits()) {",
+        why="the free does not look whether anybody holds the block",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="hold_that_was_too_late_leaves_the_block",
+        file="buddy/holds.hpp",
+        old="(void)drop(self, *self.slot, words, place);\n            return Errc::stale_ref;",
+        new="self.slot->holds.store(others, std::memory_order_release);\n            return Errc::stale_ref;",
+        why="the free has seen the word and left the block to it: memory is lost",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="drop_does_not_look",
+        file="buddy/holds.hpp",
+        old="is_freed = is_ours && entry.order() == block.order && free_lingering(self, layer, block, entry);",
+        new="is_freed = false;",
+        why="a block that was freed while it was held is lost",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="drop_that_looks_as_a_holder",
+        file="buddy/holds.hpp",
+        old="words.word[place].store(word.dropping().bits(), std::memory_order_seq_cst);",
+        new="words.word[place].store(word.bits(), std::memory_order_seq_cst);",
+        why="the last drop sees its own word, and leaves the block to itself",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="drop_that_looks_before_its_word_is_seen",
+        file="buddy/holds.hpp",
+        old="words.word[place].store(word.dropping().bits(), std::memory_order_seq_cst);",
+        new="words.word[place].store(word.dropping().bits(), std::memory_order_release);",
+        why="the free sees a holder, and the holder no free: memory is lost",
+        filter="Holds.in_the_memory_of_x86",
+        program="model_holds",
+    ),
+    Mutation(
+        name="drop_forgets_its_word_before_it_looks",
+        file="buddy/holds.hpp",
+        old="words.word[place].store(word.dropping().bits(), std::memory_order_seq_cst);",
+        new="""words.word[place].store(word.dropping().bits(), std::memory_order_seq_cst);
+        holder.holds.store(holder.holds.load() & ~(std::uint64_t{1} << place));""",
+        why="after a death between the two nobody looks: a lingering block is lost",
+        filter="Holds.a_death_loses_nothing",
+        program="model_holds",
+    ),
+    Mutation(
+        name="free_of_a_lent_block_does_not_look",
+        file="buddy/release.hpp",
+        old="if (has_readers(pool_, view_.numa_node, block)) return false;",
+        new="",
+        why="a block is freed under its readers",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="free_of_a_lent_block_leaves_it_to_nobody",
+        file="buddy/release.hpp",
+        old="if (!free_lingering(self, layer, block, lingers)) end(self);",
+        new="end(self);",
+        why="nobody holds it any more, and nobody frees it",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="free_looks_before_the_block_lingers",
+        file="buddy/release.hpp",
+        old="const IndexEntry lingers = entry.now(IndexEntry::owned(kLingeringOwner, Order{0}, 0, {}));",
+        new="""const IndexEntry lingers = entry.now(IndexEntry::owned(kLingeringOwner, Order{0}, 0, {}));
+        if (!has_readers(pool_, view_.numa_node, block) && become_freer(self, layer, block, entry))
+            return release(self, layer, block, tally);
+        begin_free(self, block);""",
+        why="a hold between the look and the free is not seen",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="free_of_a_block_that_is_just_lent_gives_up",
+        file="buddy/release.hpp",
+        old="return found.is_owned() && entry == found.lent() ? free_lent(self, layer, block, entry, tally)\n"
+            ": ShortPath::refused;",
+        new="return found.is_lent() ? free_lent(self, layer, block, entry, tally) : ShortPath::refused;",
+        why="a first hold beside the free makes the free fail, and the block is lost",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="bulk_free_of_a_lent_block",
+        file="buddy/release.hpp",
+        old="entry.is_lent() || !view_.contains(block) ||",
+        new="!view_.contains(block) ||",
+        why="a block is freed under its readers",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="take_ends_the_loan",
+        file="owner.hpp",
+        old="return IndexEntry{other.of(order(), note().with_since(since)).bits_ | lent_bits()};",
+        new="return IndexEntry{other.of(order(), note().with_since(since)).bits_};",
+        why="the taker's free does not look: the block is freed under its readers",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="take_beside_a_first_hold_gives_up",
+        file="buddy/ownership.hpp",
+        old="if (!take_at(self, layer, block, reference, since) && !take_at(self, layer, block, reference, since))",
+        new="if (!take_at(self, layer, block, reference, since))",
+        why="a good reference is called stale because somebody has begun to hold the block",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="withdraw_ends_the_loan",
+        file="buddy/ownership.hpp",
+        old="""if (entry.is_lent()) return false;
+        std::uint64_t bits = entry.bits();
+        const IndexEntry now""",
+        new="""std::uint64_t bits = entry.bits();
+        const IndexEntry now""",
+        why="the withdrawn block is freed, or cached, under its readers",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="recovery_forgets_holds",
+        file="recovery.hpp",
+        old="drop_holds(slot, pool_.holds[thread.value]);",
+        new="slot.holds.store(0, std::memory_order_release);",
+        why="a block that only the dead held is lost when its owner has freed it before",
+        filter="Holds.a_death_loses_nothing",
+        program="model_holds",
+    ),
+    Mutation(
+        name="recovery_leaves_holds",
+        file="recovery.hpp",
+        old="drop_holds(slot, pool_.holds[thread.value]);",
+        new="",
+        why="the dead hold for ever",
+        filter="Holds.a_death_loses_nothing",
+        program="model_holds",
+    ),
+    Mutation(
+        name="recovery_forgets_what_a_freer_left",
+        file="recovery.hpp",
+        old="free_what_lingers(view, intent.block());",
+        new="",
+        why="a free that died before its look for holders has lost the block",
+        filter="Holds.a_death_loses_nothing",
+        program="model_holds",
+    ),
+    Mutation(
+        name="seize_of_a_block_that_is_just_lent",
+        file="recovery.hpp",
+        old="for (unsigned look = 0; look < 2; ++look) {",
+        new="for (unsigned look = 0; look < 1; ++look) {",
+        why="the block stays the dead process's for ever",
+        filter="Holds.a_block_that_the_daemon_seizes_is_not_zeroed_under_its_readers",
+        program="model_holds",
+    ),
+    Mutation(
+        name="seized_block_without_readers",
+        file="recovery.hpp",
+        old="""return IndexEntry{view.index_entry(block).load(std::memory_order_acquire)}.is_lent() &&
+               engine::has_readers(pool_, numa_node, block);""",
+        new="return view.index_entry(block).load(std::memory_order_acquire) == 0;",
+        why="the daemon zeroes what somebody reads",
+        filter="Holds.a_block_that_the_daemon_seizes_is_not_zeroed_under_its_readers",
+        program="model_holds",
+    ),
+    Mutation(
+        name="hand_off_of_a_lent_block",
+        file="buddy/ownership.hpp",
+        old="if (entry.is_lent()) return false;\n        const Self self = view_of(actor);",
+        new="const Self self = view_of(actor);",
+        why="the waiter writes into a block under its readers",
+        filter="HandOff.a_block_that_was_held_goes_to_nobody_who_waits",
+        program="shm_hand_off_test",
+    ),
+    Mutation(
+        name="short_hold_without_the_second_look",
+        file="buddy/holds.hpp",
+        old="if (slot.load(std::memory_order_seq_cst) == bits) [[likely]]",
+        new="if (bits != 0) [[likely]]",
+        why="the block was freed between the look and the word",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
+    ),
+    Mutation(
+        name="short_hold_that_was_too_late_leaves_the_block",
+        file="buddy/holds.hpp",
+        old="(void)drop(self, *self.slot, words, place);\n        return false;",
+        new="self.slot->holds.store(others, std::memory_order_release);\n        return false;",
+        why="the free has seen the word and left the block to it: memory is lost",
+        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
+        program="model_holds",
     ),
 ]

@@ -27,8 +27,8 @@ INCLUDE = TOP / "client" / "include"
 PAGES = ("numacre.1", "libnumacre.3", "numacred.toml.5", "numacred.8", "numacre_dpdk.7")
 # The page of a call, or of a family of calls, is called after the first.
 # {page: header} of the adaptors, which have one page each.
-ADAPTOR_PAGES = {"numacre_af_xdp.3": "af_xdp.h", "numacre_io_uring.3": "io_uring.h"}
-# The libraries that the headers are over, by pkg-config's names, and Debian's packages.
+ADAPTOR_PAGES = {"numacre_af_xdp.3": "af_xdp.h", "numacre_io_uring.3": "io_uring.h", "numacre_packet.3": "packet.h"}
+# The libraries that the headers are over, if any, by pkg-config's names, and Debian's packages.
 ADAPTOR_LIBRARIES = {"numacre_af_xdp.3": ("libxdp", "libxdp-dev"), "numacre_io_uring.3": ("liburing", "liburing-dev")}
 CALL_PAGES = tuple(
     sorted({path.name.removesuffix(".scd") for path in MAN.glob("numacre_*.3.scd")}.difference(ADAPTOR_PAGES))
@@ -205,7 +205,7 @@ class EveryPage(unittest.TestCase):
         commands = commands_of_numacre()
         of_numacre = set(Help("numacre").options).union(*(help.options for help in commands.values()))
         of_numacred = set(Help("numacred").options)
-        of_eal = {"--iova-mode", "--mbuf-pool-ops-name"}
+        of_eal = {"--iova-mode", "--mbuf-pool-ops-name", "--vdev"}
         allowed = dict(zip(PAGES, (of_numacre, set(), of_numacred, of_numacred, of_eal)))
         for name in ALL_PAGES:
             # Those behind a command are looked at above.
@@ -399,8 +399,9 @@ class PageOfTheLibrary(unittest.TestCase):
         for name in classes:
             self.assertRegex(text, rf"\*{name}\*|\*{name}::", f"{name} of numacre.hpp")
         members = set()
-        for name in ("Pool", "Block"):
-            body = re.search(rf"^class {name} {{\npublic:\n(.*?)^private:", self.hpp, re.M | re.S).group(1)
+        for name in ("Pool", "Block", "Hold", "Channel", "TypedChannel", "Message"):
+            face = rf"^class {name} {{\n(?:    [^\n]*\n|\n)*?public:\n(.*?)^private:"
+            body = re.search(face, self.hpp, re.M | re.S).group(1)
             found = re.findall(r"^    (?:[\w:<>&*,]+ )+?[*&]?(\w+)\([^)]*\)[^;{]*(?:\{|;)", body, re.M)
             # Without constructors, and operator bool.
             members |= {f"{name}::{member}" for member in found if member not in (name, "bool")}
@@ -568,8 +569,8 @@ class PagesOfAdaptors(unittest.TestCase):
         folders = (f"-I{INCLUDE}", f"-I{TOP / 'shm' / 'include'}")
         missing = []
         for page, _ in self.pages:
-            library, package = ADAPTOR_LIBRARIES[page.name]
-            if subprocess.run(["pkg-config", "--exists", library]).returncode != 0:
+            library, package = ADAPTOR_LIBRARIES.get(page.name, (None, None))
+            if library and subprocess.run(["pkg-config", "--exists", library]).returncode != 0:
                 missing.append(f"{library} (Debian package {package})")
                 continue
             for source in page.literal_blocks("EXAMPLE"):
@@ -623,7 +624,7 @@ add_subdirectory({man} man)
                 )
                 self.assertEqual(done.returncode, 0, done.stderr)
                 shown = re.sub(r".\x08", "", done.stdout)
-                names = re.search(r"^NAME\n(.*)", shown, re.M).group(1).partition(" - ")[0]
+                names = re.search(r"^NAME\n(.*?)\n\n", shown, re.M | re.S).group(1).partition(" - ")[0]
                 self.assertIn(name[:-2], re.findall(r"[\w.]+", names))
 
 

@@ -151,8 +151,8 @@ header() {
     local include=-I$prefix/include name compiler
     # The header of the DPDK driver is there where DPDK is.
     find "$prefix/include" -type f ! -name rte_mempool_numacre.h -printf '%P\n' | sort >"$scratch/installed"
-    printf 'numacre/%s\n' adaptors/af_xdp.h adaptors/io_uring.h error.hpp inline.h numacre.h numacre.hpp result.hpp \
-        shm/cached_block.h >"$scratch/public"
+    printf 'numacre/%s\n' adaptors/af_xdp.h adaptors/io_uring.h adaptors/packet.h error.hpp inline.h numacre.h \
+        numacre.hpp result.hpp shm/cached_block.h >"$scratch/public"
     diff "$scratch/public" "$scratch/installed" || die "public (<) and installed (>) headers differ"
     echo "ok: the public headers are installed, and no other"
 

@@ -135,6 +135,7 @@ int pthread_atfork(void (*prepare)(), void (*in_parent)(), void (*in_child)()) {
 #include "client/src/bulk.cpp"
 #include "client/src/cache.cpp"
 #include "client/src/free.cpp"
+#include "client/src/hold.cpp"
 #include "client/src/idle.cpp"
 #include "client/src/policy.cpp"
 #include "client/src/quota.cpp"

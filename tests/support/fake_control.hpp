@@ -18,7 +18,8 @@ namespace numacre::test {
 inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 // One pool "default" on two numa nodes, the second not on hugepages; two clients, one with a name that is an attack on
-// the terminal. An unknown pool is NOT_FOUND with details. Answers are the same until a field below is changed.
+// the terminal, and two channels. An unknown pool is NOT_FOUND with details. Answers are the same until a field below
+// is changed.
 class FakeControl final : public v1::Control::Service {
 public:
     std::atomic<bool> corrupt{false};
@@ -37,6 +38,7 @@ public:
     v1::SetPoolAttributesRequest settings() { return locked(settings_); }
     v1::ReserveRequest reservation() { return locked(reservation_); }
     v1::ListBlocksRequest blocks() { return locked(blocks_); }
+    v1::RemoveChannelRequest removed_channel() { return locked(removed_channel_); }
     std::atomic<bool> resize_cancelled{false};
     std::atomic<bool> resize_began{false};
 
@@ -141,6 +143,12 @@ public:
         client->set_soft_quota_bytes(12 * kMiB);
         client->set_reserved_bytes(5 * kMiB);
         client->set_state("lost connection");
+        client = response->add_clients();
+        client->set_client_id(21);
+        client->set_pool("default");
+        client->set_comm("frames");
+        client->set_used_bytes(kMiB / 2);
+        client->set_state("channel");
         return grpc::Status::OK;
     }
     grpc::Status ListBlocks(grpc::ServerContext *, const v1::ListBlocksRequest *request,
@@ -160,6 +168,79 @@ public:
         response->set_total_blocks(257);
         response->set_total_bytes(kMiB);
         store(blocks_, *request);
+        return grpc::Status::OK;
+    }
+    grpc::Status ListNames(grpc::ServerContext *, const v1::ListNamesRequest *request,
+                           v1::ListNamesResponse *response) override {
+        if (!request->pool().empty() && request->pool() != "default") return no_such_pool(request->pool());
+        v1::BoundName *name = response->add_names();
+        name->set_pool("default");
+        name->set_name("first-block");
+        name->set_kind("reference");
+        name->set_reference(0xfedc'ba98'7654'3210);
+        name->set_uid(1000);
+        name->set_client_id(7);
+        name->set_version(5);
+        name = response->add_names();
+        name->set_pool("default");
+        name->set_name("orders");
+        name->set_kind("objects");
+        name->set_objects("default.orders");
+        name->set_version(7);
+        return grpc::Status::OK;
+    }
+    grpc::Status RemoveName(grpc::ServerContext *, const v1::RemoveNameRequest *request,
+                            v1::RemoveNameResponse *) override {
+        if (request->name() != "orders") return {grpc::StatusCode::NOT_FOUND, "no name " + request->name()};
+        return grpc::Status::OK;
+    }
+    grpc::Status ListChannels(grpc::ServerContext *, const v1::ListChannelsRequest *request,
+                              v1::ListChannelsResponse *response) override {
+        if (!request->pool().empty() && request->pool() != "default") return no_such_pool(request->pool());
+        // Each look finds 1000 messages more.
+        const std::uint64_t looks = channel_looks_.fetch_add(1);
+        v1::Channel *channel = response->add_channels();
+        channel->set_pool("default");
+        channel->set_name("frames");
+        channel->set_client_id(21);
+        channel->set_uid(1000);
+        channel->set_state("open");
+        channel->set_stays("while needed");
+        channel->set_capacity_messages(1024);
+        channel->set_burst_messages(32);
+        channel->set_parties_most(16);
+        channel->set_waiting_messages(900);
+        channel->set_returned_messages(24);
+        channel->set_waiting_bytes(924 * kMiB);
+        channel->mutable_oldest_waits_for()->set_seconds(65);
+        channel->set_senders(2);
+        channel->set_sent_messages(5000 + 1000 * looks);
+        channel->set_received_messages(4100 + 1000 * looks);
+        channel->set_redelivered_messages(7);
+        channel->set_kind("queue");
+        channel->set_dropped_messages(31);
+        channel->set_senders_sleep(true);
+        v1::ChannelClient *client = channel->add_clients();
+        client->set_client_id(8);
+        client->set_pid(4243);
+        client->set_comm("\033[2Jevil\n");
+        client->set_opened(2);
+        client->set_senders(2);
+        channel = response->add_channels();
+        channel->set_pool("default");
+        channel->set_name("jobs");
+        channel->set_client_id(22);
+        channel->set_state("ended");
+        channel->set_stays("removed");
+        channel->set_capacity_messages(8);
+        return grpc::Status::OK;
+    }
+    grpc::Status RemoveChannel(grpc::ServerContext *, const v1::RemoveChannelRequest *request,
+                               v1::RemoveChannelResponse *response) override {
+        if (request->name() != "frames" && request->name() != "jobs")
+            return {grpc::StatusCode::NOT_FOUND, "no channel " + request->name()};
+        if (request->name() == "frames") response->set_opened_by(1);
+        store(removed_channel_, *request);
         return grpc::Status::OK;
     }
     grpc::Status EvictClient(grpc::ServerContext *, const v1::EvictClientRequest *request,
@@ -368,6 +449,8 @@ private:
     v1::SetPoolAttributesRequest settings_;
     v1::ReserveRequest reservation_;
     v1::ListBlocksRequest blocks_;
+    v1::RemoveChannelRequest removed_channel_;
+    std::atomic<std::uint64_t> channel_looks_{0};
 };
 
 // Serves until destroyed.

@@ -43,6 +43,23 @@ def library_path():
     return bin_dir().parent / "lib" / "libnumacre.so.0"
 
 
+NAME_REFERENCE, NAME_OBJECTS, NAME_CHANNEL = 1, 2, 3
+NAME_POOL, NAME_COMPARE = 1, 2
+
+
+class Name(ctypes.Structure):
+    """numacre_name"""
+
+    _fields_ = [("struct_size", ctypes.c_size_t), ("kind", ctypes.c_uint32), ("flags", ctypes.c_uint32),
+                ("version", ctypes.c_uint64), ("reference", ctypes.c_uint64), ("channel", ctypes.c_uint64),
+                ("user", ctypes.c_uint32), ("client_id", ctypes.c_uint32), ("name", ctypes.c_char * 48),
+                ("objects", ctypes.c_char * 64)]
+
+    def as_dictionary(self):
+        found = {name: getattr(self, name) for name, _ in self._fields_}
+        return {key: value.decode() if isinstance(value, bytes) else value for key, value in found.items()}
+
+
 class Library:
     """The C ABI of <numacre/numacre.h>, as far as the tests need it."""
 
@@ -73,6 +90,12 @@ class Library:
         self._declare("numacre_adopt_bulk", number, void, ctypes.POINTER(void), ctypes.c_uint)
         self._declare("numacre_pin", number, void, void, size, ctypes.POINTER(number))
         self._declare("numacre_unpin", number, void, number)
+        self._declare("numacre_name_set", number, void, text, ctypes.POINTER(Name), ctypes.POINTER(ctypes.c_uint64))
+        self._declare("numacre_name_get", number, void, text, ctypes.c_uint32, ctypes.POINTER(Name))
+        self._declare("numacre_name_remove", number, void, text, ctypes.c_uint64)
+        self._declare("numacre_name_list", number, void, ctypes.POINTER(Name), size, ctypes.POINTER(size),
+                      ctypes.POINTER(ctypes.c_uint64))
+        self._declare("numacre_name_watch", number, void, ctypes.POINTER(ctypes.c_uint64), number)
         self._declare("numacre_last_error", text)
 
     def _declare(self, name, result, *arguments):
@@ -112,7 +135,7 @@ class ClientProcess:
     def __exit__(self, *_):
         self.close()
 
-    def call(self, name, **arguments):
+    def call(self, name, /, **arguments):
         self.process.stdin.write(json.dumps({"call": name, **arguments}) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -172,6 +195,33 @@ class ClientProcess:
 
     def unpin(self, pin):
         return self.call("unpin", pin=pin)["error"]
+
+    def name_set(self, name, reference=0, objects="", kind=None, flags=0, version=None):
+        """(error, version). version: the one that the name must have; 0: no such name."""
+        kind = kind if kind is not None else NAME_OBJECTS if objects else NAME_REFERENCE
+        flags |= NAME_COMPARE if version is not None else 0
+        answer = self.call("name_set", name=name, reference=reference, objects=objects, kind=kind, flags=flags,
+                           version=version or 0)
+        return answer["error"], answer["version"]
+
+    def name_get(self, name, kind=0):
+        """(error, what numacre_name has)."""
+        answer = self.call("name_get", name=name, kind=kind)
+        return answer["error"], answer["binding"]
+
+    def name_remove(self, name, version=0):
+        return self.call("name_remove", name=name, version=version)["error"]
+
+    def names(self):
+        """({name: what numacre_name has}, version of the directory)"""
+        answer = self.call("name_list")
+        assert answer["error"] == 0, self.message
+        return {each["name"]: each for each in answer["names"]}, answer["version"]
+
+    def name_watch(self, version, timeout_ms=60_000):
+        """(error, version)."""
+        answer = self.call("name_watch", version=version, timeout_ms=timeout_ms)
+        return answer["error"], answer["version"]
 
     def pin_on(self, other_unit):
         """From now on four threads pin and unpin a byte there."""
@@ -414,6 +464,53 @@ class _Served:
 
     def unpin(self, pin):
         return self.answer(self.library.c.numacre_unpin(self.pool, pin))
+
+    def name_set(self, name, reference, objects, kind, flags, version):
+        binding = Name(ctypes.sizeof(Name), kind, flags, version, reference, 0, 0, 0, b"", objects.encode())
+        changed = ctypes.c_uint64()
+        error = self.library.c.numacre_name_set(self.pool, name.encode("latin-1"), ctypes.byref(binding),
+                                                ctypes.byref(changed))
+        return self.answer(error, version=changed.value)
+
+    def name_get(self, name, kind):
+        binding = Name(ctypes.sizeof(Name))
+        error = self.library.c.numacre_name_get(self.pool, name.encode("latin-1"), kind, ctypes.byref(binding))
+        return self.answer(error, binding=binding.as_dictionary())
+
+    def name_remove(self, name, version):
+        return self.answer(self.library.c.numacre_name_remove(self.pool, name.encode("latin-1"), version))
+
+    def name_list(self):
+        names = (Name * 256)()
+        names[0].struct_size = ctypes.sizeof(Name)
+        count, version = ctypes.c_size_t(), ctypes.c_uint64()
+        error = self.library.c.numacre_name_list(self.pool, names, 256, ctypes.byref(count), ctypes.byref(version))
+        return self.answer(error, names=[names[i].as_dictionary() for i in range(count.value)], version=version.value)
+
+    def name_watch(self, version, timeout_ms):
+        seen = ctypes.c_uint64(version)
+        error = self.library.c.numacre_name_watch(self.pool, ctypes.byref(seen), timeout_ms)
+        return self.answer(error, version=seen.value)
+
+    def name_race(self, name, begin):
+        """One compare-and-set of a name that is not there, by all who share the moment."""
+        while time.monotonic() < begin:
+            pass
+        return self.name_set(name, os.getpid(), "", NAME_REFERENCE, NAME_COMPARE, 0)
+
+    def name_look(self, name, seconds):
+        """How often the name was found, and what else than a value of ours was found."""
+        binding, found, wrong = Name(ctypes.sizeof(Name)), 0, []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            error = self.library.c.numacre_name_get(self.pool, name.encode(), 0, ctypes.byref(binding))
+            if error == 0:
+                found += 1
+                if binding.reference >> 32 != binding.reference & 0xFFFF_FFFF:
+                    wrong.append(binding.reference)
+            elif error != -errno.ENODATA:
+                wrong.append(error)
+        return self.answer(0, found=found, wrong=wrong[:10])
 
     def join(self, group):
         return self.answer(self.library.c.numacre_join(self.pool, group))

@@ -59,6 +59,23 @@ class Relay:
         self.errors.close()
 
 
+def clients_and_channels(daemon):
+    """The attached processes, and the blocks of each channel: ([client], {name: blocks})."""
+    everybody = daemon.clients()
+    return ([each for each in everybody if each["state"] != "channel"],
+            {each["comm"]: each["blocks"] for each in everybody if each["state"] == "channel"})
+
+
+def freed_blocks(daemon):
+    return sum(node["frees"] for pool in daemon.cli("stats")["pools"] for node in pool["nodes"])
+
+
+def wait_for_flow(daemon, relay, blocks=1000):
+    """Waits until `blocks` more have come through, or the relay has ended."""
+    before = freed_blocks(daemon)
+    wait_until("packets flow", lambda: relay.process.poll() is not None or freed_blocks(daemon) > before + blocks)
+
+
 def flows_of(report):
     return {
         (flow["protocol"], flow["source"], flow["source_port"], flow["destination"], flow["destination_port"]): [

@@ -574,6 +574,28 @@ TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
          "numacre clients default, then numacre evict",
          [](Healthy &m) { m.daemon.pools[0].set_looking_seconds(10.5); }},
         {"no pool", "pools", Level::warning, "no pool", "numacre create", [](Healthy &m) { m.daemon.pools.clear(); }},
+        {"messages left", "channels", Level::warning,
+         "channel jobs of pool default has 3 messages (12 KiB), the oldest for 1 min, and nobody has it open",
+         "numacre channels default --remove jobs",
+         [](Healthy &m) {
+             v1::Channel &channel = m.daemon.channels.emplace_back();
+             channel.set_pool("default");
+             channel.set_name("jobs");
+             channel.set_waiting_messages(1);
+             channel.set_returned_messages(2);
+             channel.set_waiting_bytes(12 << 10);
+             channel.mutable_oldest_waits_for()->set_seconds(60);
+         }},
+        {"nobody receives", "channels", Level::warning, "and nobody receives", "--remove jobs --force",
+         [](Healthy &m) {
+             v1::Channel &channel = m.daemon.channels.emplace_back();
+             channel.set_pool("default");
+             channel.set_name("jobs");
+             channel.set_waiting_messages(1);
+             channel.set_senders(1);
+             channel.add_clients()->set_senders(1);
+             channel.mutable_oldest_waits_for()->set_seconds(3600);
+         }},
         {"lost", "clients", Level::warning, "client 9 (relay, pid 42)", "numacre evict 9",
          [](Healthy &m) {
              v1::Client client;
@@ -603,6 +625,18 @@ TEST(Doctor, every_trouble_has_a_level_a_meaning_and_a_command) {
         EXPECT_NE(finding.meaning, "");
         EXPECT_THAT(finding.command, HasSubstr(test.in_command));
     }
+}
+
+TEST(Doctor, messages_that_are_young_or_have_a_receiver_are_no_trouble) {
+    Healthy machine;
+    machine.daemon.channels.resize(2);
+    for (v1::Channel &channel : machine.daemon.channels) channel.set_waiting_messages(5);
+    machine.daemon.channels[0].mutable_oldest_waits_for()->set_seconds(59);
+    machine.daemon.channels[1].mutable_oldest_waits_for()->set_seconds(3600);
+    machine.daemon.channels[1].set_receivers(1);
+    EXPECT_THAT(machine.findings(), Each(Field(&Finding::level, Level::ok)));
+    machine.daemon.channels[1].set_receivers(0);
+    EXPECT_EQ(machine.finding("channels").level, Level::warning);
 }
 
 TEST(Doctor, a_limit_that_is_lifted_or_wide_enough_is_no_trouble) {

@@ -501,6 +501,115 @@ TEST_F(ControlServiceTest, list_blocks_passes_on_what_is_asked_for) {
               grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(ControlServiceTest, list_names_tells_what_each_is_bound_to) {
+    v1::ListNamesRequest request;
+    v1::ListNamesResponse response;
+    ASSERT_TRUE(call(&v1::Control::Stub::ListNames, request, &response).ok());
+    request.set_pool("default");
+    ASSERT_TRUE(call(&v1::Control::Stub::ListNames, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("names ", "names default"));
+    ASSERT_EQ(response.names_size(), 2);
+    const v1::BoundName &block = response.names(0), &objects = response.names(1);
+    EXPECT_EQ(block.pool(), "default");
+    EXPECT_EQ(block.name(), "block");
+    EXPECT_EQ(block.kind(), "reference");
+    EXPECT_EQ(block.reference(), 0xfedc'ba98'7654'3210U);
+    EXPECT_EQ(block.objects(), "");
+    EXPECT_EQ(block.uid(), 1000U);
+    EXPECT_EQ(block.client_id(), 17U);
+    EXPECT_EQ(block.version(), 5U);
+    EXPECT_EQ(objects.kind(), "objects");
+    EXPECT_EQ(objects.objects(), "default.orders");
+    EXPECT_EQ(objects.reference(), 0U);
+    EXPECT_EQ(objects.client_id(), 0U);
+    request.set_pool("Not a name");
+    EXPECT_EQ(call(&v1::Control::Stub::ListNames, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ControlServiceTest, remove_name_refuses_what_is_no_name) {
+    v1::RemoveNameRequest request;
+    v1::RemoveNameResponse response;
+    request.set_pool("default");
+    for (const std::string &bad : {std::string(), std::string("a b"), std::string("a/b"), std::string(48, 'a'),
+                                   std::string("a\0b", 3), std::string("\xc3\xa4")}) {
+        request.set_name(bad);
+        EXPECT_EQ(call(&v1::Control::Stub::RemoveName, request, &response).error_code(),
+                  grpc::StatusCode::INVALID_ARGUMENT)
+            << bad;
+    }
+    request.set_name(std::string(47, '~'));
+    EXPECT_TRUE(call(&v1::Control::Stub::RemoveName, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("remove_name default " + std::string(47, '~')));
+}
+
+TEST_F(ControlServiceTest, list_channels_tells_how_full_each_is_and_whose_threads_it_has) {
+    v1::ListChannelsRequest request;
+    v1::ListChannelsResponse response;
+    ASSERT_TRUE(call(&v1::Control::Stub::ListChannels, request, &response).ok());
+    request.set_pool("default");
+    ASSERT_TRUE(call(&v1::Control::Stub::ListChannels, request, &response).ok());
+    EXPECT_THAT(pools_.calls(), ElementsAre("channels ", "channels default"));
+    ASSERT_EQ(response.channels_size(), 2);
+    const v1::Channel &channel = response.channels(0);
+    EXPECT_EQ(channel.pool(), "default");
+    EXPECT_EQ(channel.name(), "frames");
+    EXPECT_EQ(channel.client_id(), 21U);
+    EXPECT_EQ(channel.uid(), 1000U);
+    EXPECT_EQ(channel.state(), "open");
+    EXPECT_EQ(channel.stays(), "always");
+    EXPECT_EQ(channel.capacity_messages(), 1024U);
+    EXPECT_EQ(channel.burst_messages(), 32U);
+    EXPECT_EQ(channel.parties_most(), 16U);
+    EXPECT_EQ(channel.waiting_messages(), 900U);
+    EXPECT_EQ(channel.returned_messages(), 24U);
+    EXPECT_EQ(channel.waiting_bytes(), 924U * 4096);
+    EXPECT_EQ(channel.oldest_waits_for().seconds(), 75);
+    EXPECT_EQ(channel.sent_messages(), 5000U);
+    EXPECT_EQ(channel.received_messages(), 4100U);
+    EXPECT_EQ(channel.redelivered_messages(), 7U);
+    EXPECT_EQ(channel.kind(), "queue");
+    EXPECT_EQ(channel.dropped_messages(), 30U);
+    EXPECT_EQ(channel.overtaken_messages(), 0U);
+    EXPECT_EQ(response.channels(1).kind(), "broadcast");
+    EXPECT_EQ(response.channels(1).waiting_messages(), 500U);
+    EXPECT_EQ(response.channels(1).overtaken_messages(), 44U);
+    EXPECT_FALSE(response.channels(1).has_oldest_waits_for());
+    EXPECT_TRUE(channel.senders_sleep());
+    EXPECT_FALSE(channel.receivers_sleep());
+    EXPECT_EQ(channel.senders(), 3U) << "of both clients";
+    EXPECT_EQ(channel.receivers(), 2U);
+    ASSERT_EQ(channel.clients_size(), 2);
+    EXPECT_EQ(channel.clients(0).client_id(), 17U);
+    EXPECT_EQ(channel.clients(0).pid(), 4242U);
+    EXPECT_EQ(channel.clients(0).comm(), "relay");
+    EXPECT_EQ(channel.clients(0).opened(), 3U);
+    EXPECT_EQ(channel.clients(0).senders(), 2U);
+    EXPECT_EQ(channel.clients(0).receivers(), 1U);
+    EXPECT_EQ(channel.clients(1).comm(), "bad??[2Jname") << "a process's name may be no text";
+    request.set_pool("Not a name");
+    EXPECT_EQ(call(&v1::Control::Stub::ListChannels, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ControlServiceTest, remove_channel_passes_on_the_end_and_refuses_what_is_no_name) {
+    v1::RemoveChannelRequest request;
+    v1::RemoveChannelResponse response;
+    request.set_pool("default");
+    for (const std::string &bad : {std::string(), std::string("a b"), std::string(48, 'a')}) {
+        request.set_name(bad);
+        EXPECT_EQ(call(&v1::Control::Stub::RemoveChannel, request, &response).error_code(),
+                  grpc::StatusCode::INVALID_ARGUMENT)
+            << bad;
+    }
+    request.set_name("frames");
+    ASSERT_TRUE(call(&v1::Control::Stub::RemoveChannel, request, &response).ok());
+    EXPECT_EQ(response.opened_by(), 0U);
+    request.set_end(true);
+    ASSERT_TRUE(call(&v1::Control::Stub::RemoveChannel, request, &response).ok());
+    EXPECT_EQ(response.opened_by(), 2U);
+    EXPECT_THAT(pools_.calls(), ElementsAre("remove_channel default frames", "remove_channel default frames ends"));
+}
+
 TEST_F(ControlServiceTest, a_process_name_that_is_no_text_does_not_break_the_answer) {
     ClientStatus client = golden_client();
     client.comm = "bad\xff\x1b[2Jname";
@@ -796,6 +905,8 @@ constexpr StatusRow kStatusRows[] = {
     {Errc::too_many_connections, grpc::StatusCode::RESOURCE_EXHAUSTED},
     {Errc::end_of_stream, grpc::StatusCode::FAILED_PRECONDITION},
     {Errc::peers_gone, grpc::StatusCode::FAILED_PRECONDITION},
+    {Errc::no_such_name, grpc::StatusCode::NOT_FOUND},
+    {Errc::too_many_holds, grpc::StatusCode::RESOURCE_EXHAUSTED},
 };
 static_assert(std::size(kStatusRows) == kErrors.size() - 1, "every error but ok has a row");
 

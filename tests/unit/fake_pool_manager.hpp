@@ -32,6 +32,7 @@ inline PoolStatus golden_pool(const std::string &name = "default") {
     pool.reclaimed_bytes = 12288;
     pool.last_recovery_seconds = 0.25;
     pool.recoveries_waiting = 1;
+    pool.names = 3;
     pool.stale_for = std::chrono::milliseconds{2500};
     pool.looking_for = std::chrono::milliseconds{1250};
     pool.spec.reclaim = {Reclaim::Kind::quarantine, std::chrono::seconds(30)};
@@ -119,6 +120,43 @@ inline ClientStatus golden_client() {
     client.quarantine_reason = QuarantineReason::pin_time;
     client.quarantine_left = std::chrono::seconds{3};
     return client;
+}
+
+inline ChannelStatus golden_channel() {
+    ChannelStatus channel;
+    channel.pool = "default";
+    channel.name = "frames";
+    channel.client_id = 21;
+    channel.uid = 1000;
+    channel.stays = "always";
+    channel.shape = {1024, 32, 16};
+    channel.figures.waiting = 900;
+    channel.figures.returned = 24;
+    channel.figures.messages = 924;
+    channel.figures.sent = 5000;
+    channel.figures.received = 4100;
+    channel.figures.redelivered = 7;
+    channel.figures.dropped = 30;
+    channel.figures.senders_sleep = true;
+    channel.waiting_bytes = 924 * 4096;
+    channel.oldest_waits_for = std::chrono::seconds{75};
+    channel.parties = {{17, 4242, "relay", 3, 2, 1}, {18, 4243, "bad\xff\x1b[2Jname", 1, 1, 1}};
+    return channel;
+}
+
+inline ChannelStatus golden_broadcast() {
+    ChannelStatus channel;
+    channel.pool = "default";
+    channel.name = "news";
+    channel.client_id = 22;
+    channel.stays = "while needed";
+    channel.shape = {64, 8, 16, ChannelKind::broadcast};
+    channel.figures.waiting = 500;
+    channel.figures.sent = 6000;
+    channel.figures.received = 11000;
+    channel.figures.overtaken = 44;
+    channel.parties = {{17, 4242, "relay", 1, 0, 1}};
+    return channel;
 }
 
 class FakePoolManager final : public PoolManager {
@@ -225,6 +263,42 @@ public:
         if (failure_) return Unexpected{*failure_};
         calls_.push_back("blocks " + pool + " " + std::to_string(client_id) + " " + std::to_string(limit));
         return BlockList{{{"default", 17, NumaNode{1}, 8192, 4096, 4000, true, std::chrono::seconds{90}}}, 43, 176128};
+    }
+    Answer<std::vector<NameStatus>> names(const std::string &pool) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("names " + pool);
+        NameStatus block{"default", {}}, objects{"default", {}};
+        (void)NameText::read("block", block.entry.name);
+        block.entry.kind = NameKind::reference;
+        block.entry.value = 0xfedc'ba98'7654'3210;
+        block.entry.user = 1000;
+        block.entry.client_id = 17;
+        block.entry.version = 5;
+        (void)NameText::read("orders", objects.entry.name);
+        objects.entry.kind = NameKind::objects;
+        objects.entry.is_of_pool = true;
+        std::string_view("default.orders").copy(objects.entry.objects.data(), kPoolNameBytes - 1);
+        objects.entry.version = 7;
+        return std::vector{block, objects};
+    }
+    Answer<void> remove_name(const std::string &pool, const NameText &name) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("remove_name " + pool + " " + name.text().data());
+        return {};
+    }
+    Answer<std::vector<ChannelStatus>> channels(const std::string &pool) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("channels " + pool);
+        return std::vector{golden_channel(), golden_broadcast()};
+    }
+    Answer<std::uint32_t> remove_channel(const std::string &pool, const std::string &name, bool ends) override {
+        const std::scoped_lock lock{mutex_};
+        if (failure_) return Unexpected{*failure_};
+        calls_.push_back("remove_channel " + pool + " " + name + (ends ? " ends" : ""));
+        return ends ? 2U : 0U;
     }
     Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) override {
         const std::scoped_lock lock{mutex_};

@@ -166,6 +166,7 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_pool(Metric::reclaimed_bytes_total), 12288);
     EXPECT_EQ(of_pool(Metric::recovery_duration_seconds), .25);
     EXPECT_EQ(of_pool(Metric::recoveries_waiting), 1);
+    EXPECT_EQ(of_pool(Metric::pool_names), 3);
     EXPECT_EQ(of_pool(Metric::pool_stale_seconds), 2.5);
     EXPECT_EQ(of_pool(Metric::scan_duration_seconds), .125);
     EXPECT_EQ(of_pool(Metric::pool_corrupt), 0);
@@ -177,6 +178,37 @@ TEST_F(MetricsTest, bytes_and_counters_are_the_pools) {
     EXPECT_EQ(of_user(Metric::user_quota_bytes), 20 * 4096);
     EXPECT_EQ(of_user(Metric::user_soft_quota_bytes), 10 * 4096);
     EXPECT_EQ(of_user(Metric::user_reserved_bytes), 6 * 4096);
+}
+
+TEST_F(MetricsTest, a_channel_has_its_fill_its_totals_and_its_parties) {
+    const auto of_channel = [this](Metric metric) {
+        return value(metric, {{"pool", "default"}, {"channel", "frames"}});
+    };
+    const auto parties = [this](const char *role) {
+        return value(Metric::channel_parties, {{"pool", "default"}, {"channel", "frames"}, {"role", role}});
+    };
+    EXPECT_EQ(of_channel(Metric::channel_waiting_messages), 924) << "those that come again wait as well";
+    EXPECT_EQ(of_channel(Metric::channel_capacity_messages), 1024);
+    EXPECT_EQ(of_channel(Metric::channel_oldest_seconds), 75);
+    EXPECT_EQ(of_channel(Metric::channel_sent_total), 5000);
+    EXPECT_EQ(of_channel(Metric::channel_received_total), 4100);
+    EXPECT_EQ(of_channel(Metric::channel_redelivered_total), 7);
+    EXPECT_EQ(of_channel(Metric::channel_dropped_total), 30);
+    EXPECT_EQ(parties("sender"), 3);
+    EXPECT_EQ(parties("receiver"), 2);
+}
+
+TEST_F(MetricsTest, a_broadcast_has_no_backlog) {
+    const auto of_channel = [this](Metric metric) { return value(metric, {{"pool", "default"}, {"channel", "news"}}); };
+    EXPECT_EQ(of_channel(Metric::channel_kept_messages), 500);
+    EXPECT_EQ(of_channel(Metric::channel_sent_total), 6000);
+    EXPECT_EQ(of_channel(Metric::channel_received_total), 11000);
+    EXPECT_EQ(of_channel(Metric::channel_overtaken_total), 44);
+    for (const auto &family : collector_.Collect()) {
+        if (family.name != "numacre_channel_waiting_messages" && family.name != "numacre_channel_oldest_seconds")
+            continue;
+        for (const auto &sample : family.metric) EXPECT_EQ(sample.label[1].value, "frames") << family.name;
+    }
 }
 
 TEST_F(MetricsTest, clients_and_totals_are_the_daemons) {

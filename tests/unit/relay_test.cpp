@@ -1,10 +1,6 @@
-// The parts of client/relay that need no pool: parser, flow table, ring, link.
-#include <fcntl.h>
+// The parts of client/relay that need no pool: header, parser, flow table, capture file, report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,16 +12,13 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "flow_table.hpp"
-#include "link.hpp"
 #include "packet.hpp"
 #include "pcap_file.hpp"
 #include "refill_pause.hpp"
 #include "report.hpp"
-#include "ring.hpp"
 
 namespace relay {
 namespace {
@@ -50,6 +43,20 @@ TEST(RelayPacket, a_header_does_not_overwrite_its_packet) {
         for (unsigned i = 0; i < header.captured_bytes; ++i)
             ASSERT_EQ(block[header.packet_offset + i], static_cast<std::byte>(i + 1));
     }
+}
+
+TEST(RelayPacket, a_header_keeps_the_largest_values) {
+    PacketHeader header;
+    header.captured_bytes = kCapturedBytesMax;
+    header.packet_offset = 4095;
+    header.wire_bytes = 0xffff'ffff;
+    header.timestamp_ns = timestamp_ns_of(4'600'000'000, 999'999'999);  // in 2115
+    header.link_type = LinkType::linux_sll;
+    EXPECT_EQ(header.captured_bytes, kCapturedBytesMax);
+    EXPECT_EQ(header.packet_offset, 4095U);
+    EXPECT_EQ(header.wire_bytes, 0xffff'ffffU);
+    EXPECT_EQ(header.timestamp_ns, 4'600'000'000'999'999'999U);
+    EXPECT_EQ(header.link_type, LinkType::linux_sll);
 }
 
 TEST(RelayRefill, a_full_pool_is_not_asked_at_each_turn) {
@@ -202,6 +209,7 @@ TEST(RelayParser, reads_other_link_types) {
     Bytes cooked(14, 0);
     append16(cooked, 0x0800);
     EXPECT_EQ(parse_whole(cooked + ipv4(6, tcp(0)), LinkType::linux_sll).verdict, Verdict::flow);
+    EXPECT_EQ(parse_whole(ipv4(17, udp(0)), LinkType{3}).verdict, Verdict::malformed) << "nobody writes this one";
 }
 
 TEST(RelayParser, tells_what_is_not_ip) {
@@ -352,236 +360,6 @@ TEST(RelayFlowTable, hash_depends_on_the_seed) {
     EXPECT_NE(FlowTable(1, 1).hash(key_of(5)), FlowTable(2, 1).hash(key_of(5)));
 }
 
-TEST(RelayRing, shows_published_references_only) {
-    const RingMemory memory = RingMemory::create(4);
-    RingWriter writer(memory.view());
-    RingReader reader(memory.view());
-    std::array<std::uint64_t, 8> seen;
-    EXPECT_TRUE(writer.try_push(11));
-    EXPECT_EQ(reader.peek(seen), 0U);
-    EXPECT_FALSE(writer.publish()) << "the reader is awake";
-    EXPECT_EQ(reader.peek(seen), 1U);
-    EXPECT_EQ(reader.peek(seen), 1U) << "peeking consumes nothing";
-    EXPECT_EQ(seen[0], 11U);
-}
-
-TEST(RelayRing, full_ring_has_room_after_the_tail_moved) {
-    const RingMemory memory = RingMemory::create(4);
-    RingWriter writer(memory.view());
-    RingReader reader(memory.view());
-    std::array<std::uint64_t, 8> seen;
-    for (std::uint64_t round = 0; round < 10; ++round) {
-        for (std::uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(writer.try_push(round * 4 + i));
-        EXPECT_FALSE(writer.try_push(99));
-        EXPECT_FALSE(writer.publish());
-        ASSERT_EQ(reader.peek(seen), 4U);
-        for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(seen[i], round * 4 + i);
-        EXPECT_FALSE(writer.has_room()) << "peeked is not consumed";
-        EXPECT_FALSE(reader.advance(4));
-        EXPECT_TRUE(writer.has_room());
-    }
-}
-
-TEST(RelayRing, sleepers_are_rung_once) {
-    const RingMemory memory = RingMemory::create(4);
-    RingWriter writer(memory.view());
-    RingReader reader(memory.view());
-    std::array<std::uint64_t, 8> seen;
-    ASSERT_TRUE(reader.announce_sleep());
-    for (std::uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(writer.try_push(i));
-    EXPECT_TRUE(writer.publish());
-    ASSERT_TRUE(writer.try_push(3));
-    EXPECT_FALSE(writer.publish()) << "rung already";
-    EXPECT_FALSE(reader.announce_sleep()) << "there is something to read";
-
-    ASSERT_TRUE(writer.announce_sleep());
-    ASSERT_EQ(reader.peek(seen), 4U);
-    EXPECT_FALSE(reader.advance(1)) << "three quarters full: not worth a wake-up";
-    EXPECT_TRUE(reader.advance(1));
-    EXPECT_FALSE(reader.advance(2)) << "rung already";
-    EXPECT_TRUE(reader.announce_sleep());
-    EXPECT_TRUE(writer.close());
-    EXPECT_TRUE(reader.finished());
-    EXPECT_FALSE(reader.announce_sleep()) << "closed: nothing would wake it";
-}
-
-TEST(RelayRing, what_a_dead_reader_left_is_still_in_flight) {
-    const RingMemory memory = RingMemory::create(8);
-    RingWriter writer(memory.view());
-    RingReader reader(memory.view());
-    std::array<std::uint64_t, 2> seen;
-    for (std::uint64_t i = 100; i < 105; ++i) ASSERT_TRUE(writer.try_push(i));
-    ASSERT_FALSE(writer.publish());
-    ASSERT_EQ(reader.peek(seen), 2U);
-    ASSERT_FALSE(reader.advance(2));
-    std::vector<std::uint64_t> in_flight;
-    EXPECT_EQ(writer.for_each_in_flight([&](std::uint64_t reference) { in_flight.push_back(reference); }), 3U);
-    EXPECT_THAT(in_flight, testing::ElementsAre(102, 103, 104));
-}
-
-TEST(RelayRing, indices_that_cannot_be_are_refused) {
-    const RingMemory memory = RingMemory::create(4);
-    RingWriter writer(memory.view());
-    RingReader reader(memory.view());
-    std::array<std::uint64_t, 8> seen;
-    memory.view().header().head.store(5);
-    EXPECT_THROW(reader.peek(seen), RingDamaged);
-    memory.view().header().tail.store(1);
-    EXPECT_THROW(writer.has_room(), RingDamaged) << "more consumed than published";
-}
-
-// Sleeps as the two processes do, on a socket pair; a lost doorbell would hang here.
-TEST(RelayRing, two_threads_that_sleep_pass_everything_in_order) {
-    for (const std::uint32_t slots : {2U, 64U}) {
-        const std::uint64_t references = slots * std::uint64_t{5000};
-        const RingMemory memory = RingMemory::create(slots);
-        int sockets[2];
-        ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
-        std::thread writing([&] {
-            RingWriter writer(memory.view());
-            Link link{Fd(sockets[0])};
-            for (std::uint64_t reference = 1; reference <= references; ++reference) {
-                while (!writer.try_push(reference)) {
-                    if (writer.publish()) link.ring_doorbell();
-                    if (!writer.announce_sleep()) continue;
-                    link.wait(-1);
-                    writer.cancel_sleep();
-                }
-                if (reference % 7 == 0 && writer.publish()) link.ring_doorbell();
-            }
-            if (writer.publish()) link.ring_doorbell();
-            if (writer.close()) link.ring_doorbell();
-            while (!link.peer_gone() && !link.peer_summary()) link.wait(-1);
-            EXPECT_TRUE(link.peer_summary().has_value());
-        });
-        RingReader reader(memory.view());
-        Link link{Fd(sockets[1])};
-        std::uint64_t expected = 1;
-        std::array<std::uint64_t, 16> seen;
-        while (true) {
-            const std::size_t count = reader.peek(seen);
-            for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(seen[i], expected++);
-            if (count != 0) {
-                if (reader.advance(count)) link.ring_doorbell();
-            } else if (reader.finished()) {
-                break;
-            } else if (reader.announce_sleep()) {
-                link.wait(-1);
-                reader.cancel_sleep();
-            }
-        }
-        EXPECT_EQ(expected, references + 1);
-        link.send_summary({expected - 1, 0, 0});
-        writing.join();
-    }
-}
-
-TEST(RelayLink, ring_that_is_not_sealed_or_not_of_its_size_is_refused) {
-    Fd unsealed(::memfd_create("test", MFD_ALLOW_SEALING));
-    ASSERT_EQ(::ftruncate(unsealed.get(), static_cast<off_t>(ring_bytes(4))), 0);
-    EXPECT_THROW(RingMemory::open(std::move(unsealed), 4), std::runtime_error);
-    const RingMemory memory = RingMemory::create(4);
-    EXPECT_THROW(RingMemory::open(Fd(::dup(memory.fd())), 8), std::runtime_error);
-    EXPECT_THROW(RingMemory::open(Fd(::dup(memory.fd())), 3), std::runtime_error);
-    EXPECT_NO_THROW(RingMemory::open(Fd(::dup(memory.fd())), 4));
-    EXPECT_THROW(RingMemory::create(6), std::runtime_error);
-    Fd wrong_magic(::memfd_create("test", MFD_ALLOW_SEALING));
-    ASSERT_EQ(::ftruncate(wrong_magic.get(), static_cast<off_t>(ring_bytes(4))), 0);
-    ASSERT_EQ(::fcntl(wrong_magic.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    EXPECT_THROW(RingMemory::open(std::move(wrong_magic), 4), std::runtime_error);
-}
-
-struct LinkPair {
-    LinkPair() : LinkPair(make()) {}
-    Link writer, reader;
-
-private:
-    static std::pair<int, int> make() {
-        int sockets[2] = {-1, -1};
-        EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
-        return {sockets[0], sockets[1]};
-    }
-    explicit LinkPair(std::pair<int, int> sockets) : writer(Fd(sockets.first)), reader(Fd(sockets.second)) {}
-};
-
-TEST(RelayLink, carries_the_ring_with_its_link_type) {
-    LinkPair pair;
-    const RingMemory memory = RingMemory::create(8);
-    pair.writer.send_ring(memory, 8, LinkType::raw_ip, "default");
-    auto [received, link_type] = pair.reader.receive_ring("default");
-    EXPECT_EQ(link_type, LinkType::raw_ip);
-    RingWriter writer(memory.view());
-    RingReader reader(received.view());
-    std::array<std::uint64_t, 1> seen;
-    ASSERT_TRUE(writer.try_push(77));
-    ASSERT_FALSE(writer.publish());
-    ASSERT_EQ(reader.peek(seen), 1U);
-    EXPECT_EQ(seen[0], 77U);
-}
-
-TEST(RelayLink, another_pool_or_a_stranger_is_refused) {
-    LinkPair pair;
-    pair.writer.send_ring(RingMemory::create(8), 8, LinkType::ethernet, "left");
-    EXPECT_THAT([&] { pair.reader.receive_ring("right"); },
-                testing::ThrowsMessage<std::runtime_error>(
-                    testing::AllOf(testing::HasSubstr("'left'"), testing::HasSubstr("'right'"))));
-    LinkPair stranger;
-    stranger.writer.ring_doorbell();
-    EXPECT_THROW(stranger.reader.receive_ring("right"), std::runtime_error);
-}
-
-TEST(RelayLink, end_of_the_peer_is_noticed_with_its_summary) {
-    LinkPair pair;
-    EXPECT_FALSE(pair.writer.peer_gone());
-    pair.reader.ring_doorbell();
-    pair.reader.send_summary({1, 2, 3});
-    pair.reader = Link(Fd());
-    pair.writer.wait(-1);
-    EXPECT_TRUE(pair.writer.peer_gone());
-    ASSERT_TRUE(pair.writer.peer_summary().has_value());
-    EXPECT_EQ(pair.writer.peer_summary()->flows, 3U);
-}
-
-TEST(RelayLink, takes_over_a_dead_listener_and_refuses_a_long_path) {
-    const std::string path = testing::TempDir() + "/relay-link-" + std::to_string(::getpid()) + ".sock";
-    for (int round = 0; round < 2; ++round) {
-        std::optional<Link> accepted;
-        std::thread listening([&] { accepted = Link::accept(path); });
-        {
-            Link connected = Link::connect(path);
-            connected.send_ring(RingMemory::create(8), 8, LinkType::ethernet, "default");
-        }
-        listening.join();
-        ASSERT_TRUE(accepted.has_value());
-        EXPECT_NO_THROW(accepted->receive_ring("default"));
-        EXPECT_TRUE(accepted->peer_gone());
-        // The leftover of a killed listener: bound, but nobody accepts.
-        const Fd leftover(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
-        sockaddr_un address{};
-        address.sun_family = AF_UNIX;
-        std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
-        ASSERT_EQ(::bind(leftover.get(), reinterpret_cast<const sockaddr *>(&address), sizeof address), 0);
-    }
-    ::unlink(path.c_str());
-    EXPECT_THROW(Link::accept(std::string(200, 'x')), std::runtime_error);
-}
-
-TEST(RelayLink, second_listener_is_refused_and_does_not_disturb_the_first) {
-    const std::string path = testing::TempDir() + "/relay-second-" + std::to_string(::getpid()) + ".sock";
-    std::optional<Link> accepted;
-    std::thread listening([&] { accepted = Link::accept(path); });
-    {
-        const Link looks_only = Link::connect(path);
-    }
-    EXPECT_THAT([&] { Link::accept(path); },
-                testing::ThrowsMessage<std::runtime_error>(testing::HasSubstr("in use by another")));
-    Link connected = Link::connect(path);
-    connected.send_ring(RingMemory::create(8), 8, LinkType::ethernet, "default");
-    listening.join();
-    ASSERT_TRUE(accepted.has_value());
-    EXPECT_NO_THROW(accepted->receive_ring("default"));
-}
-
 TEST(RelayPcapFile, refuses_what_is_no_capture_or_is_cut_off) {
     const std::string path = testing::TempDir() + "/relay-pcap-" + std::to_string(::getpid()) + ".pcap";
     const auto write = [&path](const Bytes &bytes) {
@@ -605,7 +383,11 @@ TEST(RelayPcapFile, refuses_what_is_no_capture_or_is_cut_off) {
     EXPECT_EQ(good.header(1).captured_bytes, 4U);
     EXPECT_EQ(good.header(1).wire_bytes, 9U);
     EXPECT_EQ(good.header(1).timestamp_ns, 1'000'002'000U);
+    EXPECT_EQ(good.header(1).link_type, LinkType::ethernet);
     EXPECT_EQ(good.bytes(1)[3], std::byte{0xdd});
+
+    write(header(101) + record);
+    EXPECT_EQ(PcapFile(path).header(0).link_type, LinkType::raw_ip);
 
     write(header(1) + record + Bytes(record.begin(), record.end() - 2));
     EXPECT_THROW(PcapFile{path}, std::runtime_error) << "the last packet is cut off";

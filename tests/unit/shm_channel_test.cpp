@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "numacre/shm/channel/channel.hpp"
+#include "numacre/shm/channel/figures.hpp"
 #include "numacre/shm/channel/recovery.hpp"
 #include "support/shm_pool.hpp"
 
@@ -178,6 +179,7 @@ public:
         ChannelRecovery<MortalEnv, OneNode>{view, kOwner, nodes()}.resume({});
         return died;
     }
+    ChannelFigures figures() { return look_at_channel(view, kOwner, nodes()); }
     void resume() { ChannelRecovery<MortalEnv, OneNode>{view, kOwner, nodes()}.resume({}); }
     ProcessSlot owner_of(std::uint64_t base) {
         Block block;
@@ -467,6 +469,102 @@ TEST(ChannelReturned, comes_first_and_says_so) {
     EXPECT_EQ(rig.receive(3, 4), second);
 }
 
+// A receive that wakes a sender enters the kernel: seen losing what a receiver had that was killed there.
+TEST(ChannelReturned, has_what_a_receiver_had_that_died_while_it_woke_a_sender) {
+    Rig rig{{.capacity = 4, .burst = 4, .parties = 3}};
+    for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+    const Bases blocks = rig.allocate(1, 4);
+    ASSERT_EQ(rig.send(1, blocks), SendResult::sent);
+    unsigned given = 0;
+    const auto give = [&given](unsigned, NumaNode, Block) { ++given; };
+    EXPECT_THROW(rig.object(2).receive(rig.party(2), rig.actor(2), 4, {}, give, [] { throw Died{}; }), Died);
+    EXPECT_EQ(given, 4U);
+    ASSERT_EQ(rig.recover(2), RecoveryStep::done);
+    EXPECT_EQ(rig.receive(3, 4), blocks);
+    EXPECT_TRUE(rig.last.is_redelivered);
+}
+
+TEST(ChannelLayout, default_bursts_find_room_in_an_empty_channel) {
+    EXPECT_EQ((ChannelShape{1, 0, 0}).with_defaults().burst, 1U);
+    EXPECT_EQ((ChannelShape{16, 0, 0}).with_defaults().burst, 16U);
+    EXPECT_EQ((ChannelShape{0, 64, 0}).with_defaults().burst, 64U);
+    EXPECT_EQ((ChannelShape{1, 0, 0, ChannelKind::broadcast}).with_defaults().burst, kChannelBurstDefault);
+    EXPECT_FALSE((ChannelShape{1, 2, 0}).has_room_for_bursts());
+    EXPECT_TRUE((ChannelShape{2, 2, 0}).has_room_for_bursts());
+    EXPECT_TRUE((ChannelShape{0, 64, 0}).has_room_for_bursts());
+}
+
+TEST(ChannelFigures, count_what_waits_and_what_has_passed) {
+    Rig rig{{.capacity = 16, .burst = 4, .parties = 3}};
+    for (const unsigned thread : {1U, 2U, 3U}) rig.join(thread);
+    EXPECT_EQ(rig.figures().waiting, 0U);
+    EXPECT_EQ(rig.figures().messages, 0U);
+    const auto send_at = [&rig](const Bases &bases, std::uint64_t second) {
+        std::vector<BlockPlace> places;
+        for (const std::uint64_t base : bases) places.push_back({NumaNode{0}, FrameIndex{base}});
+        unsigned refused = 0;
+        return rig.object(1).send(rig.party(1), rig.actor(1), places.data(), static_cast<unsigned>(places.size()),
+                                  PoolAge::of_seconds(second), refused);
+    };
+    ASSERT_EQ(send_at(rig.allocate(1, 4), 20), SendResult::sent);
+    ASSERT_EQ(send_at(rig.allocate(1, 3), 10), SendResult::sent) << "a stopped sender's clock";
+    ASSERT_EQ(send_at(rig.allocate(1, 1), 30), SendResult::sent);
+    ChannelFigures figures = rig.figures();
+    EXPECT_EQ(figures.waiting, 8U);
+    EXPECT_EQ(figures.returned, 0U);
+    EXPECT_EQ(figures.messages, 8U);
+    EXPECT_EQ(figures.frames, 8U);
+    EXPECT_EQ(figures.oldest, PoolAge::of_seconds(10));
+    EXPECT_EQ(figures.sent, 8U);
+    EXPECT_EQ(figures.received, 0U);
+    EXPECT_FALSE(figures.has_ended || figures.receivers_sleep || figures.senders_sleep);
+    // Half of the first burst, and the half of what is left that a receiver has in hand when it dies.
+    EXPECT_EQ(rig.receive(3, 2).size(), 2U);
+    EXPECT_THROW(
+        rig.object(2).receive(rig.party(2), rig.actor(2), 2, {}, [](unsigned, NumaNode, Block) { throw Died{}; }),
+        Died);
+    figures = rig.figures();
+    EXPECT_EQ(figures.waiting, 4U);
+    EXPECT_EQ(figures.messages, 4U) << "those in its hands wait no more";
+    ASSERT_EQ(rig.recover(2), RecoveryStep::done);
+    figures = rig.figures();
+    EXPECT_EQ(figures.waiting, 4U);
+    EXPECT_EQ(figures.returned, 2U);
+    EXPECT_EQ(figures.messages, 6U);
+    EXPECT_EQ(rig.receive(3, 4).size(), 2U);
+    figures = rig.figures();
+    EXPECT_EQ(figures.received, 4U);
+    EXPECT_EQ(figures.redelivered, 2U);
+    // Its slot passes to another thread, and the tallies stay.
+    rig.object(3).leave(rig.party(3));
+    rig.object(1).leave(rig.party(1));
+    EXPECT_EQ(rig.figures().sent, 8U);
+    EXPECT_EQ(rig.figures().received, 4U);
+    rig.join(4);
+    EXPECT_EQ(rig.receive(4, 4).size(), 3U);
+    EXPECT_EQ(rig.figures().received, 7U);
+    EXPECT_EQ(rig.figures().oldest, PoolAge::of_seconds(30));
+    Sleepers<MortalEnv>::on_messages(*rig.view.header).announce();
+    rig.object(4).close();
+    figures = rig.figures();
+    EXPECT_TRUE(figures.has_ended && figures.receivers_sleep);
+    EXPECT_FALSE(figures.senders_sleep);
+}
+
+// A cell that names messages that have been received, and sent again elsewhere, adds nothing.
+TEST(ChannelFigures, a_block_counts_once_whatever_the_words_say) {
+    Rig rig{{.capacity = 8, .burst = 4, .parties = 2}};
+    rig.join(1);
+    rig.join(2);
+    ASSERT_EQ(rig.send(1, rig.allocate(1, 2)), SendResult::sent);
+    const CellWord sent{rig.view.ring.cells[0].load()};
+    ASSERT_TRUE(sent.is_full());
+    EXPECT_EQ(rig.receive(2, 2).size(), 2U);
+    EXPECT_EQ(rig.figures().messages, 0U);
+    rig.view.ring.cells[0].store(sent.bits());
+    EXPECT_EQ(rig.figures().messages, 0U) << "they are the receiver's";
+}
+
 // Each call ends soon, and touches nothing beside the channel's memory and the blocks' entries.
 TEST(Channels, whoever_scribbles_over_one_harms_nothing_beside_it) {
     for (unsigned run = 0; run < 300; ++run) {
@@ -506,6 +604,10 @@ TEST(Channels, whoever_scribbles_over_one_harms_nothing_beside_it) {
             (void)rig.object(thread).fill();
             (void)rig.object(thread).has_messages();
             (void)rig.object(thread).has_room(1);
+            const ChannelFigures figures = rig.figures();
+            ASSERT_LE(figures.waiting, shape.capacity);
+            ASSERT_LE(figures.returned, shape.parties * shape.burst);
+            ASSERT_LE(figures.messages, shape.capacity + shape.parties * shape.burst);
             ASSERT_NE(MortalEnv::accesses_left, 0U) << "a call did not end";
             MortalEnv::accesses_left = 0;
             for (const std::uint64_t base : others) ASSERT_EQ(rig.owner_of(base), rig.actor(4).process);

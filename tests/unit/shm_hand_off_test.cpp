@@ -100,6 +100,30 @@ TEST(HandOff, a_wish_in_a_thread_slot_without_a_thread_is_passed_over) {
     EXPECT_EQ(pool.header->attention.load() & Attention::kWaiters, 0U) << "nobody who waits is left";
 }
 
+// Its reader goes on reading: only the last drop gives the memory to anybody.
+TEST(HandOff, a_block_that_was_held_goes_to_nobody_who_waits) {
+    OneChunk chunk;
+    const auto &pool = chunk.pool.view;
+    const Actor reader = chunk.pool.actor(3, 3);
+    Block block, held;
+    IndexEntry entry;
+    ASSERT_EQ(chunk.buddy.allocate(chunk.releaser, Order{0}, {}, block), Errc::ok);
+    ASSERT_EQ(chunk.buddy.find_entry(block.base, block, entry), Errc::ok);
+    const Reference name = chunk.buddy.publish(block, entry);
+    ASSERT_EQ(chunk.buddy.hold(chunk.buddy.view_of(reader), pool.holds[3], name, held), Errc::ok);
+    ASSERT_EQ(chunk.buddy.find_entry(block.base, block, entry), Errc::ok);
+    const WaitWord wish = chunk.wish_for_a_frame(chunk.waiter);
+    EXPECT_EQ(chunk.hand_off.give(chunk.releaser, 0, block, entry, nobody_to_wake), OneNodeHandOff::Given::no);
+    EXPECT_EQ(chunk.hand_off.look(chunk.waiter), wish);
+    Block freed;
+    ASSERT_EQ(chunk.buddy.free(chunk.releaser, block.base, freed), Errc::ok);
+    EXPECT_EQ(chunk.pool.snapshot().lingering_frames, 1U);
+    chunk.hand_off.serve(chunk.releaser, nobody_to_wake);  // from what is free
+    chunk.receive_and_free(chunk.waiter);
+    EXPECT_TRUE(chunk.buddy.drop(chunk.buddy.view_of(reader), pool.threads[3], pool.holds[3], 0));
+    EXPECT_EQ(chunk.pool.snapshot().used_frames, 0U);
+}
+
 // Givers have counted for a process, and none of them can give it any more: forgotten.
 TEST(HandOff, what_is_on_the_way_is_forgotten_if_nothing_arrives) {
     OneChunk chunk;

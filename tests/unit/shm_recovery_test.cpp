@@ -235,6 +235,126 @@ TEST(OddGeometry, an_intent_on_the_last_word_clears_what_there_is_of_it) {
     }
 }
 
+// Of one block, which the other process owns, or holds.
+struct ReaderAndOwner {
+    ShmPool pool{4096, 4 << 20, 1};
+    Actor living, doomed;
+    Buddy<ProductionEnv> survivor{pool.node, pool.view};
+    Buddy<CrashEnv> victim{crash_view(pool), crash_pool_view(pool)};
+    Block block, held;
+    Reference name;
+
+    ReaderAndOwner() {
+        pool.online_all();
+        living = pool.actor(1, 1);
+        doomed = pool.actor(2, 2);
+    }
+    void allocate(Actor owner, Order order) {
+        ASSERT_EQ(survivor.allocate(owner, order, {}, block), Errc::ok);
+        name = survivor.publish(block, IndexEntry{pool.node.index_entry(block).load()});
+    }
+    template <class Env>
+    static Errc hold(Buddy<Env> &buddy, const PoolView<Env> &view, Actor actor, Reference name, Block &held) {
+        return buddy.hold(buddy.view_of(actor), view.holds[actor.thread.value], name, held);
+    }
+    template <class Env>
+    static void drop(Buddy<Env> &buddy, const PoolView<Env> &view, Actor actor, Block block) {
+        auto &words = view.holds[actor.thread.value];
+        auto &slot = view.threads[actor.thread.value];
+        const unsigned place = find_hold(slot, words, NumaNode{0}, block.base);
+        ASSERT_NE(place, kHoldsMax);
+        (void)buddy.drop(buddy.view_of(actor), slot, words, place);
+    }
+    void free_by(Actor owner) {
+        Block freed;
+        EXPECT_EQ(survivor.free(owner, block.base, freed), Errc::ok);
+    }
+    void recover() {
+        CrashEnv::armed = false;
+        Reclaimed total;
+        ThreadSlotIndex blocked_by;
+        ASSERT_EQ(pool.kill_and_recover(2, total, blocked_by), RecoveryStep::done);
+        EXPECT_EQ(pool.view.threads[2].holds.load(), 0U);
+        EXPECT_EQ(pool.view.threads[2].intent.load(), 0U);
+    }
+};
+
+TEST(RecoveryOfHolds, a_dead_reader_holds_nothing_wherever_it_died) {
+    for (const unsigned order : {0U, 7U, 10U})
+        for (const CrashPoint point : {CrashPoint::hold_announced, CrashPoint::hold_lent, CrashPoint::drop_announced,
+                                       CrashPoint::free_after_ownership, CrashPoint::drop_looked})
+            for (const bool is_freed_before : {false, true}) {
+                SCOPED_TRACE("order " + std::to_string(order) + ", point " + std::to_string(static_cast<int>(point)) +
+                             (is_freed_before ? ", freed before" : ""));
+                ReaderAndOwner both;
+                both.allocate(both.living, Order{order});
+                const auto view = crash_pool_view(both.pool);
+                CrashEnv::at = point;
+                CrashEnv::armed = true;
+                bool is_freed = false;
+                bool died = false;
+                try {
+                    ASSERT_EQ(both.hold(both.victim, view, both.doomed, both.name, both.held), Errc::ok);
+                    is_freed = is_freed_before;
+                    if (is_freed) both.free_by(both.living);
+                    EXPECT_EQ(both.pool.snapshot().used_frames, both.block.order.frames()) << "freed under its reader";
+                    EXPECT_EQ(both.pool.snapshot().lingering_frames, is_freed ? both.block.order.frames() : 0U);
+                    both.drop(both.victim, view, both.doomed, both.block);
+                } catch (const Died &) {
+                    died = true;
+                }
+                EXPECT_EQ(died, point != CrashPoint::free_after_ownership || is_freed);
+                both.recover();
+                if (!is_freed) {
+                    EXPECT_EQ(both.pool.snapshot().used_frames, both.block.order.frames());
+                    both.free_by(both.living);
+                }
+                EXPECT_EQ(both.pool.snapshot().used_frames, 0U);
+                EXPECT_EQ(count_damage(both.pool), 0U);
+            }
+}
+
+TEST(RecoveryOfHolds, a_dead_owners_block_goes_with_its_last_reader_wherever_the_owner_died) {
+    for (const unsigned order : {0U, 7U, 10U})
+        for (const CrashPoint point :
+             {CrashPoint::free_after_intent, CrashPoint::free_lingers, CrashPoint::hand_off_given /* nowhere */})
+            for (const bool is_dropped_before : {false, true}) {
+                SCOPED_TRACE("order " + std::to_string(order) + ", point " + std::to_string(static_cast<int>(point)) +
+                             (is_dropped_before ? ", dropped before" : ""));
+                ReaderAndOwner both;
+                both.allocate(both.doomed, Order{order});
+                ASSERT_EQ(both.hold(both.survivor, both.pool.view, both.living, both.name, both.held), Errc::ok);
+                CrashEnv::at = point;
+                CrashEnv::armed = true;
+                try {
+                    Block freed;
+                    EXPECT_EQ(both.victim.free(both.doomed, both.block.base, freed), Errc::ok);
+                } catch (const Died &) {
+                }
+                if (is_dropped_before) both.drop(both.survivor, both.pool.view, both.living, both.block);
+                both.recover();
+                if (!is_dropped_before) {
+                    EXPECT_EQ(both.pool.snapshot().used_frames, both.block.order.frames()) << "freed under its reader";
+                    EXPECT_EQ(both.pool.snapshot().lingering_frames, both.block.order.frames());
+                    both.drop(both.survivor, both.pool.view, both.living, both.block);
+                }
+                EXPECT_EQ(both.pool.snapshot().used_frames, 0U);
+                EXPECT_EQ(count_damage(both.pool), 0U);
+            }
+}
+
+TEST(RecoveryOfHolds, words_that_name_no_block_are_cleared) {
+    ReaderAndOwner both;
+    both.allocate(both.living, Order{0});
+    auto &words = both.pool.view.holds[2];
+    words.word[0].store(~std::uint64_t{0});
+    words.word[5].store(HoldWord::holds(NumaNode{3}, Block{FrameIndex{1}, Order{0}}).bits());
+    words.word[63].store(HoldWord::holds(NumaNode{0}, Block{FrameIndex{1}, Order{24}}).bits());
+    both.pool.view.threads[2].holds.store(std::uint64_t{1} << 63 | 1U << 5 | 1);
+    both.recover();
+    EXPECT_EQ(both.pool.snapshot().used_frames, 1U);
+}
+
 TEST(Recovery, gives_back_all_blocks_of_the_dead_and_none_of_the_living) {
     ShmPool pool{4096, 4 << 20, 2};
     pool.online_all();

@@ -15,7 +15,7 @@ _numacre_column() {
 _numacre() {
     local current=${COMP_WORDS[COMP_CWORD]}
     local previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local verbs="status pools clients nodes resize create get set delete drain evict quota reserve stats"
+    local verbs="status pools clients channels names nodes resize create get set delete drain evict quota reserve stats"
     verbs+=" buddyinfo extfrag map top doctor advise bench"
     local options="--runtime-dir --json --ascii --timeout --help"
     local verb="" word i words="" first=""
@@ -26,7 +26,7 @@ _numacre() {
             --runtime-dir | --timeout | --node | --capacity | --online | --frame | --largest | --backing | \
                 --max-clients | --owner | --group | --mode | --reclaim | --low-watermark | --policy | --autosize | --soft | \
                 --max-threads | --max-threads-per-client | --fit | --quota | --soft-quota | --user-quota | --object | --colouring | --object-memory | \
-                --pin-quarantine | \
+                --pin-quarantine | --remove | \
                 --user | --pool | --chunk | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
                 i=$((i + 1)) ;;
             replay) if [[ $verb == bench ]]; then verb="bench replay"; else positionals+=1; fi ;;
@@ -62,7 +62,7 @@ _numacre() {
             mapfile -t COMPREPLY < <(compgen -g -- "$current")
             return ;;
         --timeout | --node | --capacity | --online | --frame | --largest | --max-clients | --mode | --chunk | \
-            --max-threads | --max-threads-per-client | --quota | --soft-quota | --user-quota | --reclaim | --object | --object-memory | --pin-quarantine | \
+            --max-threads | --max-threads-per-client | --quota | --soft-quota | --user-quota | --reclaim | --object | --object-memory | --pin-quarantine | --remove | \
             --low-watermark | --autosize | --soft | --grace | --interval | --count | --cells | --client | --limit | --for | --operations | --rounds)
             return ;;
     esac
@@ -73,6 +73,8 @@ _numacre() {
 
     case $verb in
         clients) options+=" --blocks --client --limit" ;;
+        channels) options+=" --remove --force --interval" ;;
+        names) options+=" --remove" ;;
         resize) options+=" --node --dry-run" ;;
         create) options+=" --capacity --online --frame --largest --backing --max-clients"
             options+=" --owner --group --mode --reclaim --low-watermark --policy --autosize"
@@ -100,10 +102,10 @@ _numacre() {
     fi
     if ((positionals == 0)); then
         case $verb in
-            clients | resize | get | set | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
+            clients | channels | names | resize | get | set | delete | drain | stats | buddyinfo | extfrag | map | advise | bench)
                 words=$(_numacre_column pools)
                 [[ $verb == bench ]] && words+=" replay" ;;
-            evict | quota | reserve) words=$(_numacre_column clients) ;;
+            evict | quota | reserve) words=$(_numacre_column clients | grep '^[0-9]') ;;  # not the line about channels
         esac
     elif [[ $verb == get ]] && ((positionals == 1)); then
         words=$(_numacre_column get "$first")

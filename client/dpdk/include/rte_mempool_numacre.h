@@ -71,6 +71,21 @@ RTE_MEMPOOL_NUMACRE_API int rte_mempool_numacre_attach_heaps(void);
 RTE_MEMPOOL_NUMACRE_API int rte_mempool_numacre_extmem(const char *pool_name, int numa_node, uint16_t element_bytes,
                                                        uint32_t count, struct rte_pktmbuf_extmem *extmem);
 
+/* Makes, or finds in this world, the mempool of packets whose mbufs lie in the object pool `name` of the pool
+ * `pool_name` (NULL: $NUMACRE_DPDK_POOL, else "default") of the daemon at $NUMACRE_RUNTIME_DIR, as the device
+ * net_numacre sends them. Other worlds, and programs without DPDK, use the same object pool: each world has a mempool
+ * of its own for it. If there is no such object pool, it is made, with `count` packets on each numa node of the pool
+ * and room for `data_bytes` of data in each, behind a headroom of RTE_PKTMBUF_HEADROOM; 0 and 0: the object pool has to
+ * be there. The mempool has no lcore caches, for numacre has one for each thread. Its objects are not listed
+ * (rte_mempool_obj_iter finds none): most are other processes'. Its free packets come back from processes that die, and
+ * rte_mempool_avail_count counts what others have as free. Do not free the mempool while a device uses it. Thread-safe.
+ * Enters the kernel. If the caller is killed inside, the object pool is there or not, and goes with its last client.
+ * NULL: DPDK's log says why, and rte_errno is EINVAL a bad argument; EEXIST the object pool has other sizes, or the
+ * world has packets of this name in another pool; ENAMETOOLONG; or an errno of numacre_objects_open or numacre_attach.
+ */
+RTE_MEMPOOL_NUMACRE_API struct rte_mempool *rte_mempool_numacre_packets(const char *pool_name, const char *name,
+                                                                        unsigned count, unsigned data_bytes);
+
 #ifdef __cplusplus
 }
 #endif

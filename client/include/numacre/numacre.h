@@ -15,16 +15,18 @@
  *
  * Signals: a handler may call the library as follows, if no trace is recorded (NUMACRE_TRACE) and a call of its thread
  * on the handle has succeeded before. The handler may make any call except numacre_attach and its kin,
- * numacre_objects_open, numacre_open_private, numacre_detach and numacre_event_fd on a handle that only this handler
- * uses. Two handlers that share a handle must not interrupt each other (sa_mask). On a handle that the interrupted code
- * may be using, the handler may call numacre_free_uncached, numacre_free_run, numacre_take, numacre_ref_of,
- * numacre_usable_size, numacre_client_id, numacre_events and numacre_is_asleep, and nothing else. The cache of a thread
- * is not protected against the thread's own signal handlers: a block might be lost, or handed out twice. A call that
- * would have to change the pool's memory while its own thread is in the middle of such a change returns -EBUSY and does
- * nothing: call again when the handler has returned. A handler whose call fails leaves its own sentence in
- * numacre_last_error(). While a thread ends, calls of its handlers return -EBUSY, also in a child that such a handler
- * forks. After the library's destructor (by pthread_key_create) has run in the thread, handlers of signals that cannot
- * be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must not call the library any more.
+ * numacre_objects_open, numacre_open_private, numacre_detach, numacre_event_fd, numacre_pin, numacre_name_set,
+ * numacre_name_remove, numacre_name_watch, numacre_channel_open, numacre_channel_close, numacre_channel_remove and
+ * numacre_channel_fd on a handle that only this handler uses. Two handlers that share a handle must not interrupt each
+ * other (sa_mask). On a handle that the interrupted code may be using, the handler may call numacre_free_uncached,
+ * numacre_free_run, numacre_take, numacre_ref_of, numacre_usable_size, numacre_client_id, numacre_events and
+ * numacre_is_asleep, and nothing else. The cache of a thread is not protected against the thread's own signal handlers:
+ * a block might be lost, or handed out twice. A call that would have to change the pool's memory while its own thread
+ * is in the middle of such a change returns -EBUSY and does nothing: call again when the handler has returned. A
+ * handler whose call fails leaves its own sentence in numacre_last_error(). While a thread ends, calls of its handlers
+ * return -EBUSY, also in a child that such a handler forks. After the library's destructor (by pthread_key_create) has
+ * run in the thread, handlers of signals that cannot be blocked (SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS) must
+ * not call the library any more.
  *
  * siglongjmp: a handler may leave by siglongjmp a call of its thread that sleeps until memory is free (NUMACRE_WAIT),
  * if numacre_is_asleep returns 1. Once such a call has begun to wait, handlers run while the call sleeps and at no
@@ -328,6 +330,27 @@ NUMACRE_API int numacre_take_bulk(numacre_pool *pool, const numacre_ref *refs, v
  * Errors: as numacre_take. If the caller is killed inside, the block comes back. */
 NUMACRE_API int numacre_free_ref(numacre_pool *pool, numacre_ref ref);
 
+/* Holds a referenced block for the calling thread, and stores the block's address in this process: until the thread
+ * drops the block, nobody else gets its memory. Any number of threads and processes may hold one block at once, to read
+ * it together; the block stays its owner's, and may be taken meanwhile. When the owner frees the block, all references
+ * are stale at once, no count of any process contains the block any more, and the last drop frees it. So the usual way
+ * is: the writer hands the reference to all readers, and frees the block when each of them has said that it holds it.
+ * A thread may hold 64 blocks; a block that it holds several times counts and is dropped as often. Never blocks.
+ * Thread-safe. Costs a locked instruction, and one more for the first hold of a block since it was allocated. That
+ * block is not cached at its free, which looks at the holds of all threads of the pool.
+ * Errors: as numacre_take; -ENOSPC the thread holds 64 blocks: drop one; -EBUSY a signal handler has interrupted this
+ * thread in the middle of a change of the pool. If the caller is killed, or the thread ends, it holds nothing any
+ * more. */
+NUMACRE_API int numacre_hold(numacre_pool *pool, numacre_ref ref, void **block);
+
+/* Ends a hold of the block at this address, by the thread that has held it. The thread must not touch the block
+ * afterwards, unless it holds it still, or its process owns it. Frees the block if its owner has freed it and nobody
+ * else holds it. Never blocks; enters the kernel only to wake a thread that waits for memory. Thread-safe. Costs a
+ * locked instruction.
+ * Errors: -EINVAL this thread holds no block that begins there, or the pool is NULL; -EBUSY as numacre_hold: the block
+ * is still held; -EUSERS, -ECHILD as numacre_take. If the caller is killed inside, it holds the block no more. */
+NUMACRE_API int numacre_drop(numacre_pool *pool, void *block);
+
 /* Returns the reference of a block that begins at this address and has a reference, whichever process owns the block.
  * Returns NUMACRE_REF_NULL, with the reason in numacre_last_error(), if there is none. The reference may be stale at
  * once: only numacre_take tells. An address does not tell one use of a block from the next: a process that takes by an
@@ -485,9 +508,11 @@ typedef struct numacre_channel numacre_channel;
 typedef struct {
     size_t struct_size; /* sizeof(numacre_channel_options) */
     uint32_t capacity;  /* blocks that may be on their way, 1 .. 4096; 0: 1024 */
-    uint32_t burst;     /* blocks of one send at most, 1 .. 64; 0: 32 */
+    uint32_t burst;     /* blocks of one send at most, 1 .. 64, not more than capacity; 0: 32, or capacity if less */
     uint32_t parties;   /* threads that may have the channel open at a time, 1 .. 64; 0: 16 */
     uint32_t flags;     /* NUMACRE_CHANNEL_...; 0: sends and receives */
+    uint32_t last;      /* broadcast: the handle first reads up to so many of the last blocks that are there */
+    uint32_t reserved;  /* 0 */
 } numacre_channel_options;
 
 /* Flags of numacre_channel_options. */
@@ -497,6 +522,13 @@ typedef struct {
 /* The channel stays when nobody has it open, until numacre_channel_remove or the pool's end. Without the flag it goes
  * when nobody has it open and it has no messages. */
 #define NUMACRE_CHANNEL_STAYS 8u
+/* A broadcast channel: each reader gets every block, to read and not to own (numacre_channel_read). The channel keeps
+ * at least the last `capacity` blocks, in as many sends at most (rounded up to a power of two, 2 at least); further
+ * sends overwrite the oldest and wait for nobody. A reader that is too slow is overtaken, and told by how many blocks.
+ * Blocks that are overwritten are freed, by the sender or by the last reader that reads them. The blocks of as many
+ * sends stay the channel's, also when all have been read. Without NUMACRE_CHANNEL_STAYS the channel goes when nobody
+ * has it open, with all that is in it. All who open it give this flag. */
+#define NUMACRE_CHANNEL_BROADCAST 16u
 
 /* Opens a channel of the pool by its name, and makes it if there is none. name: 1 to 47 characters of a-z, 0-9, '.',
  * '_',
@@ -505,7 +537,8 @@ typedef struct {
  * 4 MiB together. Asks the daemon, also one that has been restarted since the attach, and waits for 30 s at most; a
  * private pool has channels between the threads of its process. Enters the kernel. Thread-safe. If the caller dies
  * inside, the channel is there or not, and goes as if the caller had closed it. Errors: -EINVAL a bad name, sizes,
- * flags or struct_size, or result NULL; -EEXIST there is a channel of that name with other sizes (0 fits any); -ENOENT
+ * flags or struct_size, or result NULL; -EEXIST there is a channel of that name with other sizes (0 fits any), or one
+ * that is a broadcast channel where a queue is wanted, or the other way round; -ENOENT
  * NUMACRE_CHANNEL_EXISTING and there is none, or the pool has been deleted; -EUSERS no channel, seat or party is left;
  * -ENOMEM no memory; -ESRCH the daemon does not know this client; -ECONNREFUSED no daemon; -ETIMEDOUT; -ECHILD. */
 NUMACRE_API int numacre_channel_open(numacre_pool *pool, const char *name, const numacre_channel_options *options,
@@ -529,21 +562,57 @@ NUMACRE_API int numacre_channel_remove(numacre_pool *pool, const char *name);
  * then on, and references to them become stale. Bytes that were written before are seen by the receiver. One locked
  * instruction in all, two more for a block that has a reference; enters the kernel only to wake a receiver that sleeps.
  * Never waits. If the caller dies inside, all are sent, or all are freed.
- * Errors: -EAGAIN the channel is full; -EPERM a block is not the caller's, or is named twice; -ESHUTDOWN the stream has
- * ended; -EPIPE the channel is full, and there were receivers and all of them are gone; -EINVAL a bad count or a NULL
- * pointer; -EUCLEAN the channel's memory is damaged; -EUSERS (only in a pool with quotas) no thread slot is left;
- * -ECHILD. The caller still has all blocks then. */
+ * Errors: -EAGAIN the channel is full; -EPERM a block is not the caller's, is named twice, or has been held
+ * (numacre_hold) since it was allocated; -ESHUTDOWN the stream has ended; -EPIPE the channel is full, and there were
+ * receivers and all of them are gone; -EINVAL a bad count or a NULL pointer; -EUCLEAN the channel's memory is damaged;
+ * -EUSERS (only in a pool with quotas) no thread slot is left; -ECHILD. The caller still has all blocks then. */
 NUMACRE_API int numacre_send(numacre_channel *channel, void *const *blocks, unsigned count);
 
 /* As numacre_send, but waits for room, timeout_ms at most; 0: for ever. Sleeps in the kernel. Also -ETIMEDOUT. */
 NUMACRE_API int numacre_send_wait(numacre_channel *channel, void *const *blocks, unsigned count, unsigned timeout_ms);
 
+/* As numacre_send, but never full: as long as there is no room, it takes the oldest burst out of the channel, or what
+ * is left of it, and frees these blocks. dropped (may be NULL): how many blocks; it is set also if the call fails, as
+ * others may have taken the room. Blocks that came back after a death (redelivered) are not dropped. To a broadcast
+ * channel every send is one that overwrites: numacre_send and numacre_send_wait do the same there, never wait and never
+ * return -EAGAIN or -EPIPE. If the caller dies inside, all are sent, or all are freed; what it had taken out to make
+ * room is freed, or received by others (redelivered). Errors: as numacre_send, without -EAGAIN and -EPIPE; -EINVAL also
+ * more blocks than the channel's capacity; -EUSERS in any pool. */
+NUMACRE_API int numacre_send_over(numacre_channel *channel, void *const *blocks, unsigned count, unsigned *dropped);
+
+/* Reads up to `most` blocks of a broadcast channel, all of one send; stores their number. The blocks stay the
+ * channel's: read them, do not write, free or send them. Their memory stays as it is, also if they are overwritten in
+ * the channel meanwhile, until this handle's next numacre_channel_read, numacre_channel_read_wait,
+ * numacre_channel_read_end or numacre_channel_close: a reader that takes long keeps the blocks of one send and no more.
+ * A handle first reads what is sent after it was opened (numacre_channel_options.last: and some of what was there).
+ * Blocks of one sender come in the order in which they were sent, each once. overtaken (may be NULL): blocks that were
+ * overwritten before this reader came to them, since its last successful read. One locked instruction (a barrier) in
+ * all, none if it returns more of the same send; enters the kernel only to wake threads that wait for memory. Never
+ * waits. If the caller dies inside, or later, the daemon ends what it read. Errors: -EAGAIN nothing new, or senders
+ * overtook the reader at each of several attempts; -ESHUTDOWN nothing new, and the stream has ended; -EPIPE nothing
+ * new, and there were senders and all of them are gone; -EINVAL most is 0, a pointer NULL, the channel is no broadcast
+ * channel, or the handle only sends; -EUCLEAN the channel's memory is damaged; -EUSERS no thread slot is left; -ECHILD.
+ * After a failure, what was read before may not be read any more. */
+NUMACRE_API int numacre_channel_read(numacre_channel *channel, const void **blocks, unsigned most, unsigned *count,
+                                     uint64_t *overtaken);
+
+/* As numacre_channel_read, but waits for a message, timeout_ms at most; 0: for ever. Sleeps in the kernel. Also
+ * -ETIMEDOUT. */
+NUMACRE_API int numacre_channel_read_wait(numacre_channel *channel, const void **blocks, unsigned most,
+                                          unsigned timeout_ms, unsigned *count, uint64_t *overtaken);
+
+/* Ends the reading of what the last numacre_channel_read has returned, before a pause: nothing is kept back for this
+ * handle then. The next read goes on behind it. Never blocks. If the caller dies inside, the daemon ends it. Errors:
+ * -EINVAL the channel is NULL or no broadcast channel; -ECHILD. */
+NUMACRE_API int numacre_channel_read_end(numacre_channel *channel);
+
 /* Receives up to `most` blocks, which this process owns from then on. Stores their number: those of one burst, or what
  * is left of it. redelivered (may be NULL): 1 if another receiver had taken them out of the channel and died; such
  * blocks come first, and late. One locked instruction in all; enters the kernel only to wake a sender that waits for
- * room. Never waits. If the caller dies inside, others receive the blocks. Errors: -EAGAIN the channel is empty;
- * -ESHUTDOWN it is empty and the stream has ended; -EPIPE it is empty, and there were senders and all of them are gone;
- * -EINVAL most is 0 or a pointer NULL; -EUCLEAN; -EUSERS; -ECHILD. */
+ * room. Never waits. If the caller dies inside, others receive the blocks, wake-up included; in the last few
+ * instructions they are the caller's, and freed with its others. Errors: -EAGAIN the channel is empty; -ESHUTDOWN it
+ * is empty and the stream has ended; -EPIPE it is empty, and there were senders and all of them are gone; -EINVAL most
+ * is 0 or a pointer NULL; -EUCLEAN; -EUSERS; -ECHILD. */
 NUMACRE_API int numacre_receive(numacre_channel *channel, void **blocks, unsigned most, unsigned *count,
                                 int *redelivered);
 
@@ -552,25 +621,117 @@ NUMACRE_API int numacre_receive(numacre_channel *channel, void **blocks, unsigne
 NUMACRE_API int numacre_receive_wait(numacre_channel *channel, void **blocks, unsigned most, unsigned timeout_ms,
                                      unsigned *count, int *redelivered);
 
+/* Stores a descriptor that becomes readable when there may be something to receive, or room, so that a program can wait
+ * for channels beside its sockets: poll, epoll, io_uring (IORING_OP_POLL_ADD). Each handle has one of its own, an
+ * eventfd: no other receiver takes its wake-up, stopped or dead. Nobody signals it before numacre_channel_arm: arm it,
+ * wait, call numacre_receive until it finds nothing, arm it again. The program does not read from it:
+ * numacre_channel_arm does. The descriptor stays the handle's; numacre_channel_close closes it. The first call asks the
+ * daemon, and waits for 30 s at most; later calls store the same descriptor, and another one if the daemon has ended
+ * meanwhile (the old one is closed). A private pool needs no daemon. Enters the kernel. If the caller dies inside,
+ * nothing is left. Errors: -ECONNREFUSED no daemon: numacre_receive_wait needs none; -EUSERS no descriptor or
+ * connection is left, here or in the daemon, where a descriptor counts as two connections; -EINVAL a pointer is NULL;
+ * -ENOENT the pool has been deleted; -ESRCH the daemon does not know this client; -ENOMEM; -EPROTONOSUPPORT the daemon
+ * is too old; -ETIMEDOUT; -ECHILD. */
+NUMACRE_API int numacre_channel_fd(numacre_channel *channel, int *fd);
+
+/* Makes the handle's descriptor unreadable, and has it signalled once when there is something to receive (messages not
+ * 0), or room for `room` blocks (0: not for room; at most the channel's burst), or the stream ends, or all of the other
+ * side have gone; at once if it is so already. Call it before each wait. Both 0: nobody signals it any more. Signals
+ * may come without a cause. A sender does not enter the kernel for a handle that is not armed. Some system calls.
+ * A sender that is killed before it has signalled is made up for by the daemon; one that is stopped there signals when
+ * it goes on, and one that cannot ask the daemon for the descriptor at its next call on its handle for which it can:
+ * wait with a timeout where that matters (numacre_receive_wait looks again each second). Never blocks. If the caller
+ * dies inside, nobody misses anything. Errors: -ECONNREFUSED the daemon that made the descriptor has ended (the
+ * descriptor is signalled then): it is armed all the same, and those who have signalled it before go on; call
+ * numacre_channel_fd for another one; -EINVAL channel is NULL, room is more than the burst, or numacre_channel_fd has
+ * not been called; -ECHILD. */
+NUMACRE_API int numacre_channel_arm(numacre_channel *channel, int messages, unsigned room);
+
 /* A channel as it is. Later versions append fields. */
 typedef struct {
-    size_t struct_size;   /* in: sizeof(numacre_channel_info) */
-    uint32_t capacity;    /* blocks */
-    uint32_t burst;       /* blocks */
-    uint32_t parties;     /* threads */
-    uint32_t waiting;     /* blocks on their way, at about this moment */
-    uint32_t senders;     /* parties now */
-    uint32_t receivers;   /* parties now */
-    uint64_t sent;        /* blocks */
-    uint64_t received;    /* blocks, those that were redelivered each time */
-    uint64_t redelivered; /* blocks */
-    uint32_t has_ended;   /* 1: the stream has ended */
-    uint32_t reserved;    /* 0 */
+    size_t struct_size;    /* in: sizeof(numacre_channel_info) */
+    uint32_t capacity;     /* blocks */
+    uint32_t burst;        /* blocks */
+    uint32_t parties;      /* threads */
+    uint32_t waiting;      /* blocks on their way, at about this moment */
+    uint32_t senders;      /* parties now */
+    uint32_t receivers;    /* parties now */
+    uint64_t sent;         /* blocks */
+    uint64_t received;     /* blocks, those that were redelivered each time */
+    uint64_t redelivered;  /* blocks */
+    uint32_t has_ended;    /* 1: the stream has ended */
+    uint32_t is_broadcast; /* 1: NUMACRE_CHANNEL_BROADCAST; `waiting` blocks are kept, `received` counts each reader */
+    uint64_t dropped;      /* blocks that numacre_send_over has taken out to make room */
+    uint64_t overtaken;    /* blocks that were overwritten before a reader came to them, for each reader */
 } numacre_channel_info;
 
 /* Fills in the first struct_size bytes of *info. Never blocks. Errors: -EINVAL info is NULL, or struct_size is not set
  * (below 8 or above 4096); -ECHILD. */
 NUMACRE_API int numacre_channel_get_info(numacre_channel *channel, numacre_channel_info *info);
+
+/* The kinds of what a name is bound to, and the flags of numacre_name. */
+#define NUMACRE_NAME_REFERENCE 1u /* a block: numacre_name.reference */
+#define NUMACRE_NAME_OBJECTS   2u /* an object pool: numacre_name.objects */
+#define NUMACRE_NAME_CHANNEL   3u /* a channel: numacre_name.channel; only the daemon binds such names */
+#define NUMACRE_NAME_POOL      1u /* owned by the pool: stays when the client that has bound it ends */
+#define NUMACRE_NAME_COMPARE   2u /* numacre_name_set: only if the name has numacre_name.version */
+
+/* A name of a pool, and what it is bound to. Later versions append fields, and 0 is the default of each. */
+typedef struct {
+    size_t struct_size;    /* in: sizeof(numacre_name) */
+    uint32_t kind;         /* NUMACRE_NAME_REFERENCE, ... */
+    uint32_t flags;        /* NUMACRE_NAME_POOL; numacre_name_set: and NUMACRE_NAME_COMPARE */
+    uint64_t version;      /* grows with each change of a name of the pool, never given twice */
+    numacre_ref reference; /* NUMACRE_NAME_REFERENCE; else 0 */
+    uint64_t channel;      /* NUMACRE_NAME_CHANNEL; else 0 */
+    uint32_t user;         /* out: the user (uid) that has bound it */
+    uint32_t client_id;    /* out: the client that owns it (numacre_client_id); 0: the pool owns it */
+    char name[48];         /* out: the name */
+    char objects[64];      /* NUMACRE_NAME_OBJECTS: the object pool's whole name, "pool.objects"; else empty */
+} numacre_name;
+
+/* Binds a name of the pool, or binds it to something else. name: 1 to 47 printable ASCII characters without space and
+ * '/'. binding: kind, flags, version and the field of the kind count; the others are ignored. A reference stays one
+ * that any process may take: the name keeps no block. Without NUMACRE_NAME_POOL the name is this client's, and goes
+ * when the client detaches or dies, before its blocks do; with it the name stays until somebody removes it or the pool
+ * is deleted, also over a restart of the daemon. With NUMACRE_NAME_COMPARE the name has to have that version, and 0
+ * means that there must be no such name: of several processes that bind a name in this way exactly one succeeds. A name
+ * that is bound may be changed by processes of the user that has bound it, by root and by the daemon's user; it is the
+ * caller's from then on. *version, unless NULL: the name's new version. Asks the daemon, also one that has been
+ * restarted since the attach, and waits for 30 s at most; enters the kernel. In a private pool the call takes a lock of
+ * the process, and all names go with the pool. Thread-safe. If the caller dies inside, the name is bound as before or
+ * as wanted, and a name of the caller's own goes with it. Errors: -EINVAL a bad name, kind, flag or struct_size, no
+ * reference, a bad pool name, or a kind that only the daemon binds; -EEXIST the name is bound, and was to be free;
+ * -EAGAIN it has another version; -ENODATA it is not bound, and was to have a version; -EACCES the name is another
+ * user's; -EDQUOT 64 names of the user (root has no such limit), or 256 of the pool; -ESRCH the daemon does not know
+ * this client; -ENOENT the pool has been deleted; -EUCLEAN the pool is damaged; -ECONNREFUSED no daemon; -EMLINK the
+ * daemon's limit of connections; -EUSERS no descriptor left; -ENOMEM; -ETIMEDOUT; -ECHILD. */
+NUMACRE_API int numacre_name_set(numacre_pool *pool, const char *name, const numacre_name *binding, uint64_t *version);
+
+/* Looks a name up, and fills in the first struct_size bytes of *binding. kind: the kind that the name has to be bound
+ * to; 0: any. Reads shared memory only, also while no daemon runs: no lock, no system call. Thread-safe; never blocks.
+ * Errors: -ENODATA no such name; -EINVAL a bad name, another kind, binding is NULL, or struct_size is not set;
+ * -EUCLEAN the directory has been overwritten; -ECHILD. */
+NUMACRE_API int numacre_name_get(numacre_pool *pool, const char *name, uint32_t kind, numacre_name *binding);
+
+/* Unbinds a name. version: the one that the name has to have; 0: any. Blocks as numacre_name_set.
+ * Errors: as numacre_name_set; -ENODATA no such name. If the caller dies inside, the name is bound or not. */
+NUMACRE_API int numacre_name_remove(numacre_pool *pool, const char *name, uint64_t version);
+
+/* Lists the names of the pool, in no order: fills in bindings[0] and following, at most `most` of them, each of
+ * bindings[0].struct_size bytes, and stores in *count how many names there are. bindings may be NULL if most is 0. Each
+ * entry is whole; names that change meanwhile may be missing. *version, unless NULL: the directory's version before the
+ * look, for numacre_name_watch. Reads shared memory only, as numacre_name_get. Thread-safe; never blocks. Errors:
+ * -EINVAL bindings or count is NULL, or struct_size is not set; -EUCLEAN the directory has been overwritten; -ECHILD.
+ */
+NUMACRE_API int numacre_name_list(numacre_pool *pool, numacre_name *bindings, size_t most, size_t *count,
+                                  uint64_t *version);
+
+/* Sleeps until the directory's version is another than *version, which 0 is if any name was ever bound, and stores
+ * that. A change by any process wakes all who watch; so does the start of a daemon, without a change. timeout_ms: -1
+ * for ever, 0 looks and does not sleep. Enters the kernel to sleep; needs no daemon. Thread-safe. Errors: -ETIMEDOUT no
+ * change; -ENOENT the pool has been deleted; -EUCLEAN the pool is damaged; -EINVAL version is NULL; -ECHILD. */
+NUMACRE_API int numacre_name_watch(numacre_pool *pool, uint64_t *version, int timeout_ms);
 
 /* The geometry of a pool inside this process, without a daemon. Later versions append fields, and 0 is the default of
  * each. */

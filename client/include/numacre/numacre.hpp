@@ -10,9 +10,12 @@
 #include <cstdint>
 #include <memory_resource>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "numacre/error.hpp"
 #include "numacre/numacre.h"
@@ -123,6 +126,45 @@ private:
     std::size_t size_ = 0;
 };
 
+// Holds one block to read it, whoever owns it; the destructor drops it. Belongs to the thread that has made it.
+// Move-only. Must not outlive its Pool.
+class Hold {
+public:
+    // Holds nothing.
+    Hold() = default;
+    // Takes over a hold of this thread, by the address that numacre_hold has stored.
+    Hold(numacre_pool *pool, const void *address) : pool_(pool), address_(address) {}
+    // Leaves nothing in `other`.
+    Hold(Hold &&other) noexcept : pool_(other.pool_), address_(std::exchange(other.address_, nullptr)) {}
+    // Drops what this object held; leaves nothing in `other`.
+    Hold &operator=(Hold &&other) noexcept {
+        if (this != &other) {
+            reset();
+            pool_ = other.pool_;
+            address_ = std::exchange(other.address_, nullptr);
+        }
+        return *this;
+    }
+    Hold(const Hold &) = delete;
+    Hold &operator=(const Hold &) = delete;
+    // Drops the block.
+    ~Hold() { reset(); }
+
+    // True if a block is held.
+    explicit operator bool() const noexcept { return address_ != nullptr; }
+    // The block's address in this process; null if none is held.
+    const void *data() const noexcept { return address_; }
+    // Drops the block, as numacre_drop, if one is held. Errors are ignored: another thread than the one that holds
+    // drops nothing.
+    void reset() noexcept {
+        if (address_ != nullptr) (void)numacre_drop(pool_, const_cast<void *>(std::exchange(address_, nullptr)));
+    }
+
+private:
+    numacre_pool *pool_ = nullptr;
+    const void *address_ = nullptr;
+};
+
 // The free space that an allocation of a private pool takes when the thread's cache is empty; see NUMACRE_PRIVATE_....
 enum class Fit : unsigned {
     quick = 0,  // takes a nearby free space, without a look at the rest
@@ -167,6 +209,299 @@ public:
 
 private:
     int descriptor_ = -1;
+};
+
+// The kind of what a name of a pool is bound to; see NUMACRE_NAME_....
+enum class NameKind : std::uint32_t {
+    any = 0,                             // Pool::name(): whatever the name is bound to
+    reference = NUMACRE_NAME_REFERENCE,  // NUMACRE_NAME_REFERENCE
+    objects = NUMACRE_NAME_OBJECTS,      // NUMACRE_NAME_OBJECTS
+    channel = NUMACRE_NAME_CHANNEL,      // NUMACRE_NAME_CHANNEL
+};
+
+// A name of a pool, and what it is bound to (numacre_name).
+struct Name {
+    std::string name;             // numacre_name::name
+    NameKind kind{};              // numacre_name::kind
+    Ref ref;                      // numacre_name::reference
+    std::string objects;          // numacre_name::objects
+    std::uint64_t channel = 0;    // numacre_name::channel
+    bool of_pool = false;         // NUMACRE_NAME_POOL
+    std::uint64_t version = 0;    // numacre_name::version
+    std::uint32_t user = 0;       // numacre_name::user
+    std::uint32_t client_id = 0;  // numacre_name::client_id
+};
+
+// The names of a pool at one moment.
+struct NameList {
+    std::vector<Name> names;    // in no order
+    std::uint64_t version = 0;  // of the directory, for Pool::watch_names
+};
+
+// How to bind a name.
+struct NameOptions {
+    bool of_pool = false;                                 // NUMACRE_NAME_POOL
+    std::optional<std::uint64_t> version = std::nullopt;  // the one that the name has to have; 0: no such name
+};
+
+namespace detail {
+
+inline Name name_of(const numacre_name &found) {
+    return {found.name,     static_cast<NameKind>(found.kind),      {found.reference}, found.objects,
+            found.channel,  (found.flags & NUMACRE_NAME_POOL) != 0, found.version,     found.user,
+            found.client_id};
+}
+inline numacre_name binding_of(NameKind kind, const NameOptions &options) {
+    numacre_name binding{};
+    binding.struct_size = sizeof binding;
+    binding.kind = static_cast<std::uint32_t>(kind);
+    binding.flags = (options.of_pool ? NUMACRE_NAME_POOL : 0) | (options.version ? NUMACRE_NAME_COMPARE : 0);
+    binding.version = options.version.value_or(0);
+    return binding;
+}
+
+}  // namespace detail
+
+// A channel as it is to be made; see numacre_channel_options. 0 is the default of each size.
+struct ChannelOptions {
+    std::uint32_t capacity = 0;  // numacre_channel_options::capacity
+    std::uint32_t burst = 0;     // numacre_channel_options::burst
+    std::uint32_t parties = 0;   // numacre_channel_options::parties
+    bool sends = true;           // NUMACRE_CHANNEL_SENDS, unless it receives as well
+    bool receives = true;        // NUMACRE_CHANNEL_RECEIVES, unless it sends as well
+    bool existing = false;       // NUMACRE_CHANNEL_EXISTING
+    bool stays = false;          // NUMACRE_CHANNEL_STAYS
+    bool broadcast = false;      // NUMACRE_CHANNEL_BROADCAST
+    std::uint32_t last = 0;      // numacre_channel_options::last
+};
+
+// A block from a channel.
+struct Received {
+    Block block;                  // the receiver's now
+    bool is_redelivered = false;  // another receiver had taken it out of the channel, and died
+};
+
+// The result of Channel::read: the first `count` addresses are those of blocks.
+struct ReadBlocks {
+    std::size_t count = 0;        // addresses
+    std::uint64_t overtaken = 0;  // blocks that were overwritten before this reader came to them
+};
+
+// A handle on a channel; the destructor closes it. For one thread at a time. Move-only. Must not outlive its Pool.
+class Channel {
+public:
+    // No channel.
+    Channel() = default;
+    // Takes a handle that numacre_channel_open has made. pool: the channel's.
+    Channel(numacre_pool *pool, numacre_channel *channel) : pool_(pool), channel_(channel) {}
+    // Moves; the other is no channel then.
+    Channel(Channel &&other) noexcept : pool_(other.pool_), channel_(std::exchange(other.channel_, nullptr)) {}
+    // Exchanges both channels.
+    Channel &operator=(Channel &&other) noexcept {
+        std::swap(pool_, other.pool_);
+        std::swap(channel_, other.channel_);
+        return *this;
+    }
+    // Closes the handle.
+    ~Channel() {
+        if (channel_ != nullptr) (void)numacre_channel_close(channel_);
+    }
+
+    // The handle for the C functions.
+    numacre_channel *handle() const { return channel_; }
+
+    // Sends a block, as numacre_send. On failure the caller still owns it.
+    Expected<void> send(Block &block) {
+        void *const address = block.data();
+        return sent(block, numacre_send(channel_, &address, 1));
+    }
+    // Sends a block, and waits for room, as numacre_send_wait. timeout: 0: for ever.
+    Expected<void> send_wait(Block &block, std::chrono::milliseconds timeout = {}) {
+        void *const address = block.data();
+        return sent(block, numacre_send_wait(channel_, &address, 1, milliseconds_of(timeout)));
+    }
+    // Sends blocks by their addresses, all or none, as numacre_send: for loops in which an object for each block costs
+    // too much.
+    Expected<void> send_bulk(std::span<void *const> addresses) {
+        const auto count = static_cast<unsigned>(addresses.size());
+        if (const int error = numacre_send(channel_, addresses.data(), count)) return detail::failure(error);
+        return {};
+    }
+
+    // Sends a block, and frees the oldest ones if there is no room, as numacre_send_over. Returns how many.
+    Expected<unsigned> send_over(Block &block) {
+        void *const address = block.data();
+        unsigned dropped = 0;
+        auto done = sent(block, numacre_send_over(channel_, &address, 1, &dropped));
+        if (!done) return Unexpected<Error>{std::move(done.error())};
+        return dropped;
+    }
+
+    // Reads up to addresses.size() blocks of a broadcast channel, as numacre_channel_read. They stay the channel's, and
+    // readable until the next read, end_read() or the end of this object.
+    Expected<ReadBlocks> read(std::span<const void *> addresses) {
+        unsigned count = 0;
+        std::uint64_t overtaken = 0;
+        const auto most = static_cast<unsigned>(addresses.size());
+        return read(count, overtaken, numacre_channel_read(channel_, addresses.data(), most, &count, &overtaken));
+    }
+    // Reads as read(), and waits for something, as numacre_channel_read_wait. timeout: 0: for ever.
+    Expected<ReadBlocks> read_wait(std::span<const void *> addresses, std::chrono::milliseconds timeout = {}) {
+        unsigned count = 0;
+        std::uint64_t overtaken = 0;
+        const auto most = static_cast<unsigned>(addresses.size());
+        return read(
+            count, overtaken,
+            numacre_channel_read_wait(channel_, addresses.data(), most, milliseconds_of(timeout), &count, &overtaken));
+    }
+    // Ends the reading of what the last read has returned, as numacre_channel_read_end.
+    Expected<void> end_read() {
+        if (const int error = numacre_channel_read_end(channel_)) return detail::failure(error);
+        return {};
+    }
+
+    // Receives a block, as numacre_receive.
+    Expected<Received> receive() {
+        void *address = nullptr;
+        unsigned count = 0;
+        int redelivered = 0;
+        return received(address, redelivered, numacre_receive(channel_, &address, 1, &count, &redelivered));
+    }
+    // Receives a block, and waits for one, as numacre_receive_wait. timeout: 0: for ever.
+    Expected<Received> receive_wait(std::chrono::milliseconds timeout = {}) {
+        void *address = nullptr;
+        unsigned count = 0;
+        int redelivered = 0;
+        const int error = numacre_receive_wait(channel_, &address, 1, milliseconds_of(timeout), &count, &redelivered);
+        return received(address, redelivered, error);
+    }
+    // Receives up to addresses.size() blocks, as numacre_receive, and returns their number. The caller owns them:
+    // Pool::own(), Pool::free_bulk().
+    Expected<std::size_t> receive_bulk(std::span<void *> addresses, bool *is_redelivered = nullptr) {
+        unsigned count = 0;
+        int redelivered = 0;
+        const auto most = static_cast<unsigned>(addresses.size());
+        if (const int error = numacre_receive(channel_, addresses.data(), most, &count, &redelivered))
+            return detail::failure(error);
+        if (is_redelivered != nullptr) *is_redelivered = redelivered != 0;
+        return std::size_t{count};
+    }
+
+    // The descriptor to wait by, as numacre_channel_fd; this object's.
+    Expected<int> descriptor() {
+        int fd = -1;
+        if (const int error = numacre_channel_fd(channel_, &fd)) return detail::failure(error);
+        return fd;
+    }
+    // Has the descriptor signalled once, as numacre_channel_arm. room: blocks.
+    Expected<void> arm(bool messages, unsigned room = 0) {
+        if (const int error = numacre_channel_arm(channel_, messages ? 1 : 0, room)) return detail::failure(error);
+        return {};
+    }
+
+    // Ends the stream, as numacre_channel_end.
+    Expected<void> end() {
+        if (const int error = numacre_channel_end(channel_)) return detail::failure(error);
+        return {};
+    }
+    // The channel as it is, as numacre_channel_get_info.
+    Expected<numacre_channel_info> info() const {
+        numacre_channel_info now{};
+        now.struct_size = sizeof now;
+        if (const int error = numacre_channel_get_info(channel_, &now)) return detail::failure(error);
+        return now;
+    }
+
+private:
+    // 0 is for ever in C: a time between 0 and 1 ms is 1 ms.
+    static unsigned milliseconds_of(std::chrono::milliseconds timeout) {
+        constexpr std::chrono::milliseconds::rep kMost = 0xffff'ffff;
+        const auto asked = timeout.count();
+        return static_cast<unsigned>(asked < 0 ? 1 : asked > kMost ? kMost : asked);
+    }
+    static Expected<ReadBlocks> read(const unsigned &count, const std::uint64_t &overtaken, int error) {
+        if (error != 0) return detail::failure(error);
+        return ReadBlocks{count, overtaken};
+    }
+    static Expected<void> sent(Block &block, int error) {
+        if (error != 0) return detail::failure(error);
+        (void)block.release();
+        return {};
+    }
+    Expected<Received> received(void *address, int redelivered, int error) const {
+        if (error != 0) return detail::failure(error);
+        return Received{Block{pool_, address, numacre_usable_size(pool_, address)}, redelivered != 0};
+    }
+
+    numacre_pool *pool_ = nullptr;
+    numacre_channel *channel_ = nullptr;
+};
+
+// A message of a TypedChannel: a T in a block, which is freed with this object.
+template <class T>
+class Message {
+public:
+    // A message in a block that is large enough for a T.
+    Message(Block block, bool is_redelivered) : block_(std::move(block)), is_redelivered_(is_redelivered) {}
+    // The message.
+    T &operator*() const { return *static_cast<T *>(block_.data()); }
+    // A member of the message.
+    T *operator->() const { return static_cast<T *>(block_.data()); }
+    // Another receiver had taken it out of the channel, and died.
+    bool is_redelivered() const { return is_redelivered_; }
+    // The block, to be kept or sent on.
+    Block &block() { return block_; }
+
+private:
+    Block block_;
+    bool is_redelivered_;
+};
+
+// A Channel whose messages are trivially copyable objects, each in a block of its own. A receiver reads what a sender
+// has written: both agree on T.
+template <class T>
+class TypedChannel {
+    static_assert(std::is_trivially_copyable_v<T>, "a message is read by another process, as bytes");
+
+public:
+    // The messages go through this channel of this pool.
+    TypedChannel(numacre_pool *pool, Channel channel) : pool_(pool), channel_(std::move(channel)) {}
+
+    // Sends a copy. Errors: also those of numacre_alloc.
+    Expected<void> send(const T &message) { return send(message, false, {}); }
+    // Sends a copy, and waits for room. timeout: 0: for ever.
+    Expected<void> send_wait(const T &message, std::chrono::milliseconds timeout = {}) {
+        return send(message, true, timeout);
+    }
+    // Receives a message.
+    Expected<Message<T>> receive() { return message_of(channel_.receive()); }
+    // Receives a message, and waits for one. timeout: 0: for ever.
+    Expected<Message<T>> receive_wait(std::chrono::milliseconds timeout = {}) {
+        return message_of(channel_.receive_wait(timeout));
+    }
+    // The channel, for whole blocks and for its end.
+    Channel &channel() { return channel_; }
+
+private:
+    Expected<void> send(const T &message, bool waits, std::chrono::milliseconds timeout) {
+        void *address = nullptr;
+        if (const int error = numacre_alloc(pool_, sizeof(T), &address)) return detail::failure(error);
+        Block block{pool_, address, sizeof(T)};
+        new (address) T(message);
+        return waits ? channel_.send_wait(block, timeout) : channel_.send(block);
+    }
+    static Expected<Message<T>> message_of(Expected<Received> received) {
+        if (!received) return Unexpected<Error>{std::move(received.error())};
+        if (received->block.size() < sizeof(T))
+            return Unexpected<Error>{Error{Errc::bad_argument, "a message of " +
+                                                                   std::to_string(received->block.size()) +
+                                                                   " bytes is shorter than the type that is read: let "
+                                                                   "senders and receivers agree on it"}};
+        return Message<T>{std::move(received->block), received->is_redelivered};
+    }
+
+    numacre_pool *pool_;
+    Channel channel_;
 };
 
 // The geometry of a private pool. 0 means the default of numacre_private_options.
@@ -363,6 +698,12 @@ public:
             return detail::failure(error);
         return Block{handle_, address, numacre_usable_size(handle_, address)};
     }
+    // Holds a referenced block for this thread, as numacre_hold.
+    Expected<Hold> hold(Ref ref) {
+        void *address = nullptr;
+        if (const int error = numacre_hold(handle_, ref.value, &address)) return detail::failure(error);
+        return Hold{handle_, address};
+    }
     // Makes this process the owner of a block that another process (or this one) has named by a reference.
     Expected<Block> take(Ref ref) {
         void *address = nullptr;
@@ -401,12 +742,96 @@ public:
             return detail::failure(error);
         return {};
     }
+    // Opens a channel, as numacre_channel_open. Closed by the result's destructor.
+    Expected<Channel> channel(const std::string &name, const ChannelOptions &options = {}) {
+        numacre_channel_options wanted{};
+        wanted.struct_size = sizeof wanted;
+        wanted.capacity = options.capacity;
+        wanted.burst = options.burst;
+        wanted.parties = options.parties;
+        wanted.last = options.last;
+        wanted.flags = (options.sends && !options.receives ? NUMACRE_CHANNEL_SENDS : 0) |
+                       (options.receives && !options.sends ? NUMACRE_CHANNEL_RECEIVES : 0) |
+                       (options.existing ? NUMACRE_CHANNEL_EXISTING : 0) | (options.stays ? NUMACRE_CHANNEL_STAYS : 0) |
+                       (options.broadcast ? NUMACRE_CHANNEL_BROADCAST : 0);
+        numacre_channel *opened = nullptr;
+        if (const int error = numacre_channel_open(handle_, name.c_str(), &wanted, &opened))
+            return detail::failure(error);
+        return Channel{handle_, opened};
+    }
+    // Opens a channel of messages of one type.
+    template <class T>
+    Expected<TypedChannel<T>> channel_of(const std::string &name, const ChannelOptions &options = {}) {
+        auto opened = channel(name, options);
+        if (!opened) return Unexpected<Error>{std::move(opened.error())};
+        return TypedChannel<T>{handle_, std::move(*opened)};
+    }
+    // Removes a channel, as numacre_channel_remove.
+    Expected<void> remove_channel(const std::string &name) {
+        if (const int error = numacre_channel_remove(handle_, name.c_str())) return detail::failure(error);
+        return {};
+    }
     // Keeps a range of a region where it is for as long as the result lives, as numacre_pin.
     Expected<Pin> pin(std::span<const std::byte> range) {
         int descriptor = -1;
         if (const int error = numacre_pin(handle_, range.data(), range.size(), &descriptor))
             return detail::failure(error);
         return Pin{descriptor};
+    }
+    // Binds a name to a block, as numacre_name_set. Returns the name's version.
+    Expected<std::uint64_t> set_name(const std::string &name, Ref ref, const NameOptions &options = {}) {
+        numacre_name binding = detail::binding_of(NameKind::reference, options);
+        binding.reference = ref.value;
+        return bind(name, binding);
+    }
+    // Binds a name to an object pool, by that pool's whole name, as numacre_name_set. Returns the name's version.
+    Expected<std::uint64_t> set_name(const std::string &name, const std::string &objects,
+                                     const NameOptions &options = {}) {
+        numacre_name binding = detail::binding_of(NameKind::objects, options);
+        if (objects.size() >= sizeof binding.objects)
+            return Unexpected<Error>{Error{Errc::bad_argument, "object pool name '" + objects + "' is too long: use " +
+                                                                   std::to_string(sizeof binding.objects - 1) +
+                                                                   " characters at most"}};
+        objects.copy(binding.objects, objects.size());
+        return bind(name, binding);
+    }
+    // Looks a name up, as numacre_name_get.
+    Expected<Name> name(const std::string &name, NameKind kind = NameKind::any) const {
+        numacre_name found{};
+        found.struct_size = sizeof found;
+        if (const int error = numacre_name_get(handle_, name.c_str(), static_cast<std::uint32_t>(kind), &found))
+            return detail::failure(error);
+        return detail::name_of(found);
+    }
+    // Unbinds a name, as numacre_name_remove. version: the one that the name has to have; 0: any.
+    Expected<void> remove_name(const std::string &name, std::uint64_t version = 0) {
+        if (const int error = numacre_name_remove(handle_, name.c_str(), version)) return detail::failure(error);
+        return {};
+    }
+    // All names, as numacre_name_list.
+    Expected<NameList> names() const {
+        NameList list;
+        std::vector<numacre_name> found;
+        for (std::size_t count = 1; found.size() < count;) {
+            found.assign(count + 16, numacre_name{});
+            found.front().struct_size = sizeof(numacre_name);
+            if (const int error = numacre_name_list(handle_, found.data(), found.size(), &count, &list.version))
+                return detail::failure(error);
+            if (count <= found.size()) {
+                found.resize(count);
+                break;
+            }
+        }
+        for (const numacre_name &each : found) list.names.push_back(detail::name_of(each));
+        return list;
+    }
+    // Sleeps until the directory has another version, and returns that, as numacre_name_watch. timeout below 0: for
+    // ever.
+    Expected<std::uint64_t> watch_names(std::uint64_t version,
+                                        std::chrono::milliseconds timeout = std::chrono::milliseconds{-1}) const {
+        if (const int error = numacre_name_watch(handle_, &version, static_cast<int>(timeout.count())))
+            return detail::failure(error);
+        return version;
     }
     // The client id of this handle, as numacre_client_id.
     std::uint32_t client_id() const {
@@ -431,6 +856,12 @@ public:
 
 private:
     explicit Pool(numacre_pool *handle) : handle_(handle) {}
+    Expected<std::uint64_t> bind(const std::string &name, const numacre_name &binding) {
+        std::uint64_t version = 0;
+        if (const int error = numacre_name_set(handle_, name.c_str(), &binding, &version))
+            return detail::failure(error);
+        return version;
+    }
     numacre_pool *handle_;
 };
 

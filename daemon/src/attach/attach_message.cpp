@@ -126,18 +126,116 @@ Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet) {
     if (end == request.name.end() || !is_pool_name(name))
         return refused("the channel's name is refused: use 1 to " + std::to_string(kChannelNameBytes - 1) +
                        " characters of a-z, 0-9, '.', '_' and '-'");
-    const ChannelShape shape{request.capacity, request.burst, request.parties};
+    if (request.kind > ChannelKind::broadcast)
+        return refused("kind " + std::to_string(static_cast<std::uint32_t>(request.kind)) +
+                       " of a channel is unknown: 0 is a queue, 1 a broadcast channel");
+    const ChannelShape shape{request.capacity, request.burst, request.parties, request.kind};
     if (!shape.is_within_limits())
         return refused("a channel of capacity " + std::to_string(request.capacity) + ", burst " +
                        std::to_string(request.burst) + ", parties " + std::to_string(request.parties) +
                        ": use at most " + std::to_string(kChannelCapacityMost) + ", " + std::to_string(kBurstMost) +
                        " and " + std::to_string(kPartiesMost));
+    if (!shape.has_room_for_bursts())
+        return refused("a channel of capacity " + std::to_string(shape.capacity) + " has no room for a burst of " +
+                       std::to_string(shape.burst));
     return ChannelOrder{
         request.instance_id,
         request.process_generation,
         ProcessSlot{request.process_slot},
         request.wish,
         {name, shape, (request.flags & Request::kExisting) != 0, (request.flags & Request::kStays) != 0}};
+}
+
+Answer<BellWish> read_bell_request(std::span<const std::byte> packet) {
+    using Request = wire::BellRequest;
+    Request request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
+    BellWish wish{request.instance_id,
+                  request.process_generation,
+                  ProcessSlot{request.process_slot},
+                  request.wish,
+                  request.serial,
+                  {}};
+    if (request.wish == Request::Wish::fetch) {
+        if (request.serial != 0) return wish;
+        return Unexpected{Failure{Errc::bad_argument, "bell 0 is none: fetch one that a party has"}};
+    }
+    if (request.wish != Request::Wish::make)
+        return Unexpected{Failure{Errc::bad_argument, "wish " +
+                                                          std::to_string(static_cast<std::uint16_t>(request.wish)) +
+                                                          " about a bell is unknown: 0 makes, 1 fetches"}};
+    const auto end = std::ranges::find(request.name, '\0');
+    wish.channel.assign(request.name.begin(), end);
+    if (end != request.name.end() && is_pool_name(wish.channel)) return wish;
+    return Unexpected{Failure{Errc::bad_argument, "the channel's name is refused: use 1 to " +
+                                                      std::to_string(kChannelNameBytes - 1) +
+                                                      " characters of a-z, 0-9, '.', '_' and '-'"}};
+}
+
+namespace {
+
+std::string describe(NameFault fault) {
+    switch (fault) {
+        case NameFault::none:
+            break;
+        case NameFault::empty:
+            return "is empty";
+        case NameFault::too_long:
+            return "is too long";
+        case NameFault::bad_character:
+            return "has a character that is none of '!' to '~', or is '/'";
+    }
+    return "is refused";
+}
+
+Unexpected<Failure> bad_name(NameFault fault) {
+    return bad_argument("the name " + describe(fault) + ": use 1 to " + std::to_string(kNameBytes - 1) +
+                        " printable ASCII characters without space and '/'");
+}
+
+}  // namespace
+
+Answer<NameWish> read_name_request(std::span<const std::byte> packet) {
+    using Request = wire::NameRequest;
+    Request request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (auto known = check_layout_version(request.layout_version); !known) return Unexpected{known.error()};
+    if ((request.flags & ~(Request::kOfPool | Request::kCompare)) != 0 || request.reserved != 0)
+        return bad_argument("flags " + std::to_string(request.flags) + " of a name are unknown: use " +
+                            std::to_string(Request::kOfPool) + ", " + std::to_string(Request::kCompare) + " or 0");
+    NameWish wish;
+    wish.instance_id = request.instance_id;
+    wish.process_generation = request.process_generation;
+    wish.slot = ProcessSlot{request.process_slot};
+    if (const NameFault fault = NameText::read(request.name.data(), wish.entry.name); fault != NameFault::none)
+        return bad_name(fault);
+    if (request.kind >= kNameKinds)
+        return bad_argument("kind " + std::to_string(request.kind) +
+                            " of a name is unknown: 1 is a reference, 2 an "
+                            "object pool");
+    wish.entry.kind = static_cast<NameKind>(request.kind);
+    wish.entry.is_of_pool = (request.flags & Request::kOfPool) != 0;
+    if ((request.flags & Request::kCompare) != 0) wish.expected_version = request.version;
+    switch (wish.entry.kind) {
+        case NameKind::none:
+            break;
+        case NameKind::channel:
+            return bad_argument(
+                "a name is bound to a channel by the daemon alone: bind it to a reference or to an "
+                "object pool");
+        case NameKind::reference:
+            if (request.value == 0) return bad_argument("reference 0 names no block: bind one that does, or unbind");
+            wish.entry.value = request.value;
+            break;
+        case NameKind::objects: {
+            auto objects = read_name(request.objects);
+            if (!objects) return Unexpected{std::move(objects.error())};
+            std::copy(objects->begin(), objects->end(), wish.entry.objects.begin());
+            break;
+        }
+    }
+    return wish;
 }
 
 bool is_of_type(wire::MessageType type, std::span<const std::byte> packet) {

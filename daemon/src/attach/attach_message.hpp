@@ -53,6 +53,25 @@ struct ChannelOrder {
 };
 // Likewise of a ChannelRequest.
 Answer<ChannelOrder> read_channel_request(std::span<const std::byte> packet);
+// A wish about the bell of a party of a channel.
+struct BellWish {
+    std::uint64_t instance_id = 0, process_generation = 0;
+    ProcessSlot slot;
+    wire::BellRequest::Wish wish{};
+    std::uint64_t serial = 0;  // to fetch
+    std::string channel;       // to make
+};
+// Likewise of a BellRequest.
+Answer<BellWish> read_bell_request(std::span<const std::byte> packet);
+// A change of a name (pool/names.hpp) that a client wants.
+struct NameWish {
+    std::uint64_t instance_id = 0, process_generation = 0;
+    ProcessSlot slot;
+    NameEntry entry;  // kind none: the name is to be unbound
+    std::optional<std::uint64_t> expected_version;
+};
+// Likewise of a NameRequest.
+Answer<NameWish> read_name_request(std::span<const std::byte> packet);
 // True: the message's header says that it is of this type. It may be no good one.
 bool is_of_type(wire::MessageType type, std::span<const std::byte> packet);
 

@@ -61,10 +61,12 @@ AttachServer::AttachServer(EventLoop &loop, Worker &worker, Registry &registry, 
       refusal_lines_(std::chrono::steady_clock::now(), UserLines::kRefusalsAtOnce),
       arrival_lines_(std::chrono::steady_clock::now(), UserLines::kClientsAtOnce) {
     accept();
+    reaper_.after_walks([this](std::uint64_t instance_id) { ring_bells(instance_id); });
     subscription_ = registry_.events().subscribe([this](const Event &event) { tell_of(event); });
 }
 
 AttachServer::~AttachServer() {
+    reaper_.after_walks({});
     loop_.cancel(accepting_);
     closer_.close(std::move(listener_));
     for (const auto &[id, session] : sessions_) {
@@ -222,6 +224,8 @@ void AttachServer::received(SessionId id, int size, std::span<const std::byte> p
         received_first(session, static_cast<std::size_t>(size), packet);
         return;
     }
+    // Nothing comes after a bell has been made.
+    if (session.phase == Session::Phase::bell) return close_session(id);
     if (session.phase != Session::Phase::attached) return;
     // A client may ask once, and a few times more if no descriptor was left: so the requests of a connection are
     // bounded.
@@ -262,6 +266,12 @@ void AttachServer::received_first(Session &session, std::size_t size, std::span<
     if (is_of_type(Type::channel_request, packet))
         return serve(Type::channel_request, sizeof(wire::ChannelRequest), read_channel_request,
                      [&](const ChannelOrder &order) { see_to_channel(session, order); });
+    if (is_of_type(Type::bell_request, packet))
+        return serve(Type::bell_request, sizeof(wire::BellRequest), read_bell_request,
+                     [&](const BellWish &wish) { see_to_bell(session, wish); });
+    if (is_of_type(Type::name_request, packet))
+        return serve(Type::name_request, sizeof(wire::NameRequest), read_name_request,
+                     [&](const NameWish &wish) { change_name(session, wish); });
     if (is_of_type(Type::objects_request, packet))
         return serve(Type::objects_request, sizeof(wire::ObjectsRequest), read_objects_request,
                      [&](const ObjectsWish &wish) { open_objects(session, wish); });

@@ -1,6 +1,6 @@
 // The attach socket: gives pools to clients and notices when clients go. Belongs to the event loop's thread. Its
 // sources: attach_server.cpp (from a connection to a seat), attach_server_events.cpp, attach_server_pins.cpp,
-// attach_server_channels.cpp, attach_server_ends.cpp.
+// attach_server_bells.cpp, attach_server_channels.cpp, attach_server_names.cpp, attach_server_ends.cpp.
 #pragma once
 
 #include <chrono>
@@ -33,14 +33,16 @@ namespace numacre::daemon {
 
 class ClientObjects;
 class SeatOrder;
+struct NameWish;
 struct ObjectsWish;
 struct PinWish;
+struct BellWish;
 struct ChannelOrder;
 
 class AttachServer {
 public:
     struct Limits {
-        std::uint32_t connections = 4096;  // all together; each descriptor for events counts as one more
+        std::uint32_t connections = 4096;  // all together; each descriptor for events, or bell, counts as one more
         // Descriptors that may be sent and not yet received. Limited users together may have half of them.
         std::uint64_t descriptors_in_flight = 65536;
         std::uint32_t silent_connections = 256;  // not attached yet; beyond, the oldest of one user is closed
@@ -64,6 +66,10 @@ public:
 
     // Forgets the clients of a pool that is being deleted. Any thread.
     void abandon(const std::shared_ptr<ManagedPool> &pool);
+
+    // All bells of the pool's channels: somebody has died who may have been about to ring, recovery has changed
+    // channels, or an operator has ended one. On the loop's thread.
+    void ring_bells(std::uint64_t instance_id);
 
 private:
     struct Session;
@@ -89,16 +95,34 @@ private:
     // Of a client, on a connection that it has made for this; see pins.hpp.
     void pin(Session &session, const PinWish &wish);
     void send_pin(Session &session, const ManagedPool::Pinned &pinned);
-    // Of a client, too, on a connection that it has made for this.
-    void see_to_channel(Session &session, const ChannelOrder &order);
-    // Refuses a request that a client has made on a connection of its own. what: the request, for the log.
-    void refuse_call(SessionId id, const char *what, const Failure &why);
-    // The trusted client that sits there, if the process that has connected is its; and its pool.
-    struct Asker {
+    // A client that calls on a connection that it has made for this.
+    struct Caller {
         std::shared_ptr<ManagedPool> pool;
         Client client;
     };
-    Answer<Asker> find_asker(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
+    // Of a client, too, on a connection that it has made for this.
+    void see_to_channel(Session &session, const ChannelOrder &order);
+    // Tries again until then while an earlier channel of the name is going.
+    void see_to_channel(SessionId id, const Caller &caller, const ChannelOrder &order,
+                        std::chrono::steady_clock::time_point until);
+    void channel_is_seen_to(SessionId id, const Caller &caller, const ChannelOrder &order,
+                            const ManagedPool::OpenChannel &channel);
+    // Likewise; see attach_server_bells.cpp.
+    void see_to_bell(Session &session, const BellWish &wish);
+    void make_bell(Session &session, const BellWish &wish);
+    void give_new_bell(SessionId id, std::uint64_t instance_id, std::uint32_t client_id,
+                       const ManagedPool::ChannelUse &use);
+    void fetch_bell(Session &session, const BellWish &wish);
+    // Forgets the bells of a client whose process has ended: a child that it forked may keep the connections open.
+    void drop_bells(std::uint64_t instance_id, std::uint32_t client_id);
+    // The reason why no descriptor more may be kept for the session's user; empty: it is counted from here on.
+    std::string count_descriptor(const Session &session);
+    // Likewise; see names.hpp.
+    void change_name(Session &session, const NameWish &wish);
+    // Refuses a request that a client has made on a connection of its own. what: the request, for the log.
+    void refuse_call(SessionId id, const char *what, const Failure &why);
+    // The client with this seat, if it is the process at the other end of the connection.
+    Answer<Caller> caller_of(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
                              std::uint64_t process_generation) const;
     // From here on the session is served, however long that takes, and no longer counts as silent.
     void begin_to_serve(Session &session);
@@ -162,6 +186,8 @@ private:
     UserLines arrival_lines_;
     bool watching_lost_ = false;
     std::uint32_t event_fd_count_ = 0;
+    std::unordered_map<std::uint64_t, SessionId> bells_;  // by serial
+    std::uint64_t last_bell_ = 0;
     std::shared_ptr<void> subscription_;
 };
 

@@ -1,12 +1,12 @@
 // Channels (shm/channel/) that clients open, close and remove, each on a connection of its own.
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "attach/attach_server.hpp"
 #include "attach/connection.hpp"
 #include "attach/session.hpp"
 #include "numacre/shm/attach_wire.hpp"
-#include "os/log.hpp"
 
 namespace numacre::daemon {
 
@@ -14,48 +14,71 @@ namespace {
 
 using Wish = wire::ChannelRequest::Wish;
 
-Answer<ManagedPool::OpenChannel> carry_out(ManagedPool &pool, const Client &client, const ChannelOrder &order,
-                                           std::uint32_t channel_id) {
+// How long an opening waits for an earlier channel of this name to go, and how often it looks. Clients wait for 30 s.
+constexpr std::chrono::milliseconds kGoingPause{5};
+constexpr std::chrono::seconds kGoingPatience{20};
+
+// Nothing: a channel of this name is going.
+Answer<std::optional<ManagedPool::OpenChannel>> carry_out(ManagedPool &pool, const Client &client,
+                                                          const ChannelOrder &order, std::uint32_t channel_id) {
     if (order.wish == Wish::open) return pool.open_channel(client, order.channel, channel_id);
     const auto done = order.wish == Wish::close ? pool.close_channel(client, order.channel.name)
                                                 : pool.remove_channel(client, order.channel.name);
     if (!done) return Unexpected{done.error()};
-    return ManagedPool::OpenChannel{};
+    return std::optional{ManagedPool::OpenChannel{}};
 }
 
 }  // namespace
 
 void AttachServer::see_to_channel(Session &session, const ChannelOrder &order) {
-    const auto fail = [this, id = session.id](const Failure &why) { refuse_call(id, "channel", why); };
-    const auto asker = find_asker(session, order.instance_id, order.slot, order.process_generation);
-    if (!asker) return fail(asker.error());
-    Worker &worker = asker->pool->worker();
-    if (worker.busy_for() > kPatienceWithPool)
-        return fail({Errc::timed_out, "pool \"" + asker->pool->name() +
-                                          "\" cannot see to channels now, for it is being changed: try again later"});
+    const auto caller = caller_of(session, order.instance_id, order.slot, order.process_generation);
+    if (!caller) return refuse_call(session.id, "channel", caller.error());
+    if (caller->pool->worker().busy_for() > kPatienceWithPool)
+        return refuse_call(
+            session.id, "channel",
+            {Errc::timed_out, "pool \"" + caller->pool->name() +
+                                  "\" cannot see to channels now, for it is being changed: try again later"});
     begin_to_serve(session);
     watch_for_hang_up(session);
+    see_to_channel(session.id, *caller, order, std::chrono::steady_clock::now() + kGoingPatience);
+}
+
+void AttachServer::see_to_channel(SessionId id, const Caller &caller, const ChannelOrder &order,
+                                  std::chrono::steady_clock::time_point until) {
+    if (!sessions_.contains(id)) return;  // the client has hung up meanwhile
     const std::uint32_t channel_id = order.wish == Wish::open ? unused_client_id() : 0;
-    worker.post([this, id = session.id, asker = *asker, order, channel_id, fail] {
-        auto done = carry_out(*asker.pool, asker.client, order, channel_id);
-        loop_.post([this, id, pool = asker.pool, order, done = std::move(done), fail] {
-            if (!done) return fail(done.error());
-            // An opening that nobody waits for any more is closed again with the client's seat.
-            if (order.wish != Wish::open) reaper_.end_channels(pool);
-            const auto found = sessions_.find(id);
-            if (found == sessions_.end()) return;
-            Session &asking = *found->second;
-            loop_.cancel(std::exchange(asking.packet_wait, 0));
-            wire::ChannelReply reply;
-            reply.offset = done->offset;
-            reply.capacity = done->shape.capacity;
-            reply.burst = done->shape.burst;
-            reply.parties = done->shape.parties;
-            reply.process_slot = done->seat.value;
-            (void)send_now(asking.connection.get(), &reply, sizeof reply, {});
-            close_session(id);
+    caller.pool->worker().post([this, id, caller, order, until, channel_id] {
+        auto done = carry_out(*caller.pool, caller.client, order, channel_id);
+        loop_.post([this, id, caller, order, until, done = std::move(done)] {
+            if (!done) return refuse_call(id, "channel", done.error());
+            if (*done) return channel_is_seen_to(id, caller, order, **done);
+            if (std::chrono::steady_clock::now() >= until)
+                return refuse_call(id, "channel",
+                                   {Errc::timed_out, "the channel \"" + order.channel.name +
+                                                         "\" that was there before is going, and not all that is in "
+                                                         "it is back: try again later"});
+            loop_.after(kGoingPause, [this, id, caller, order, until] { see_to_channel(id, caller, order, until); });
         });
     });
+}
+
+void AttachServer::channel_is_seen_to(SessionId id, const Caller &caller, const ChannelOrder &order,
+                                      const ManagedPool::OpenChannel &channel) {
+    // An opening that nobody waits for any more is closed again with the client's seat.
+    if (order.wish != Wish::open) reaper_.end_channels(caller.pool);
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    Session &session = *found->second;
+    loop_.cancel(std::exchange(session.packet_wait, 0));
+    wire::ChannelReply reply;
+    reply.offset = channel.offset;
+    reply.capacity = channel.shape.capacity;
+    reply.burst = channel.shape.burst;
+    reply.parties = channel.shape.parties;
+    reply.process_slot = channel.seat.value;
+    reply.kind = static_cast<std::uint16_t>(channel.shape.kind);
+    (void)send_now(session.connection.get(), &reply, sizeof reply, {});
+    close_session(id);
 }
 
 }  // namespace numacre::daemon

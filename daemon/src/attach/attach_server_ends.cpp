@@ -19,7 +19,7 @@ void AttachServer::detach(Session &session) {
 }
 
 void AttachServer::connection_ended(Session &session) {
-    if (session.phase == Session::Phase::silent) {
+    if (session.phase == Session::Phase::silent || session.phase == Session::Phase::bell) {
         close_session(session.id);
         return;
     }
@@ -101,6 +101,11 @@ void AttachServer::process_ended(SessionId id) {
 void AttachServer::depart(Session &session, Departure departure) {
     session.phase = Session::Phase::departing;
     const SessionId id = session.id;
+    if (departure != Departure::detached) {
+        drop_bells(session.pool->instance_id(), session.client.id);
+        // It may have sent, and not rung. Nobody waits until its blocks have come back.
+        ring_bells(session.pool->instance_id());
+    }
     const auto confirm = [this, id, departure] {
         const auto found = sessions_.find(id);
         if (found == sessions_.end() || departure != Departure::detached ||
@@ -151,6 +156,7 @@ void AttachServer::close_session(SessionId id, bool has_unread) {
         else
             closer_.close(std::move(*connection));
     });
+    if (session.bell) bells_.erase(session.bell->serial);
     if (session.event_fd) {
         --event_fd_count_;
         if (session.is_limited) connection_limits_.closed(session.peer.uid, false);
@@ -263,7 +269,8 @@ void AttachServer::abandon(const std::shared_ptr<ManagedPool> &pool) {
     loop_.post([this, pool] {
         std::vector<SessionId> ids;
         for (const auto &[id, session] : sessions_)
-            if (session->pool == pool) ids.push_back(id);
+            if (session->pool == pool || (session->bell && session->bell->instance_id == pool->instance_id()))
+                ids.push_back(id);
         for (const SessionId id : ids) close_session(id);
     });
 }

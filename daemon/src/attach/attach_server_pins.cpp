@@ -32,19 +32,19 @@ bool are_same(const Peer &client, const Peer &connected) {
 
 }  // namespace
 
-Answer<AttachServer::Asker> AttachServer::find_asker(const Session &session, std::uint64_t instance_id,
+Answer<AttachServer::Caller> AttachServer::caller_of(const Session &session, std::uint64_t instance_id,
                                                      ProcessSlot slot, std::uint64_t process_generation) const {
     const auto pools = registry_.all();
     const auto pool = std::ranges::find(pools, instance_id, [](const auto &each) { return each->instance_id(); });
     if (pool == pools.end())
         return Unexpected{
             Failure{Errc::no_such_pool, "the pool has been deleted: attach to one that is there (numacre pools)"}};
-    // A process that may attach may ask for this, and this one has attached.
-    const auto client = (*pool)->client_at(slot);
+    // A process that may attach may do this, and this one has attached.
+    auto client = (*pool)->client_at(slot);
     if (!client || client->generation != process_generation || client->tier != wire::Tier::trusted ||
         !are_same(client->peer, session.peer))
         return Unexpected{no_such_client_here()};
-    return Asker{*pool, *client};
+    return Caller{*pool, std::move(*client)};
 }
 
 void AttachServer::refuse_call(SessionId id, const char *what, const Failure &why) {
@@ -58,9 +58,9 @@ void AttachServer::refuse_call(SessionId id, const char *what, const Failure &wh
 
 void AttachServer::pin(Session &session, const PinWish &wish) {
     const auto fail = [this, id = session.id](const Failure &why) { refuse_call(id, "pin", why); };
-    const auto asker = find_asker(session, wish.instance_id, wish.slot, wish.process_generation);
-    if (!asker) return fail(asker.error());
-    const auto &[pool, client] = *asker;
+    auto caller = caller_of(session, wish.instance_id, wish.slot, wish.process_generation);
+    if (!caller) return fail(caller.error());
+    auto &[pool, client] = *caller;
     if (!pool->has(wish.numa_node))
         return fail({Errc::no_such_node, "pool \"" + pool->name() + "\" has no numa node " +
                                              std::to_string(wish.numa_node.value) + ": use 0 to " +

@@ -36,7 +36,8 @@ private:
 
 struct AttachServer::Session {
     // attaching: the client's request is allowed, and a seat is being made.
-    enum class Phase : std::uint8_t { silent, attaching, attached, lost, departing };
+    // bell: no client's connection, but a bell's: both end together.
+    enum class Phase : std::uint8_t { silent, attaching, attached, lost, departing, bell };
 
     SessionId id = 0;
     Phase phase = Phase::silent;
@@ -46,7 +47,7 @@ struct AttachServer::Session {
     EventLoop::WaitId packet_wait = 0;
     EventLoop::WaitId silence_wait = 0;
     EventLoop::WaitId death_wait = 0;
-    Fd event_fd;  // set if the client has asked for it
+    Fd event_fd;  // set if the client has asked for it; or the bell
     EventLoop::WaitId signal_wait = 0;
     std::optional<std::chrono::steady_clock::time_point> gives_up_at;  // while the user has too many unread replies
     unsigned events_requests = 0;
@@ -62,9 +63,18 @@ struct AttachServer::Session {
     bool has_detached = false;  // and has been told so
     bool is_looked_at = false;  // lost: the worker is finding out what became of the process
 
+    // Of a bell:
+    struct Bell {
+        std::uint64_t serial = 0;
+        std::uint64_t instance_id = 0;  // of the pool
+        std::uint32_t client_id = 0;
+        ManagedPool::ChannelUse channel;
+    };
+    std::optional<Bell> bell;
+
     bool is_client() const { return phase == Phase::attached || phase == Phase::lost; }
     // True if a message that was sent may have carried descriptors.
-    bool has_been_served() const { return is_client() || phase == Phase::departing; }
+    bool has_been_served() const { return is_client() || phase == Phase::departing || phase == Phase::bell; }
 };
 
 }  // namespace numacre::daemon

@@ -69,6 +69,14 @@ Answer<void> check_pool_name(std::string_view name) {
     return {};
 }
 
+Answer<NameText> check_name(const std::string &name) {
+    NameText words;
+    // A 0 inside: the rest would be left out.
+    if (name.find('\0') == std::string::npos && NameText::read(name.c_str(), words) == NameFault::none) return words;
+    return bad_argument("the name " + quoted(name) + " is none: a name in a pool has 1 to " +
+                        to_string(kNameBytes - 1) + " printable ASCII characters without space and '/'");
+}
+
 Answer<NumaNode> check_numa_node(std::uint32_t numa_node) {
     if (numa_node >= kMaxNumaNodes)
         return Unexpected{Failure{Errc::no_such_node, "node " + to_string(numa_node) + ": no pool has more than " +

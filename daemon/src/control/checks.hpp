@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "engine.hpp"
+#include "numacre/shm/names.hpp"
 #include "pool/pool_manager.hpp"
 
 namespace numacre::daemon {
@@ -20,6 +22,8 @@ inline constexpr std::chrono::seconds kDefaultEvictGrace{5};
 
 // A name has 1 .. 63 characters of [a-z0-9_.-], but is not "." or "..": a name may become a file's.
 Answer<void> check_pool_name(std::string_view name);
+// Likewise a name in a pool (numacre_name_set), and turns it into its words.
+Answer<NameText> check_name(const std::string &name);
 Answer<NumaNode> check_numa_node(std::uint32_t numa_node);
 Answer<void> check_pool_spec(const PoolSpec &spec);
 // Checks only that the size cannot overflow when rounded up.

@@ -164,6 +164,50 @@ grpc::Status ControlService::ListBlocks(grpc::ServerContext *, const v1::ListBlo
     return grpc::Status::OK;
 }
 
+grpc::Status ControlService::ListNames(grpc::ServerContext *, const v1::ListNamesRequest *request,
+                                       v1::ListNamesResponse *response) {
+    if (!request->pool().empty()) {
+        if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    }
+    const auto names = pools_.names(request->pool());
+    if (!names) return to_status(names.error());
+    for (const NameStatus &name : *names) *response->add_names() = to_proto(name);
+    return grpc::Status::OK;
+}
+
+grpc::Status ControlService::RemoveName(grpc::ServerContext *context, const v1::RemoveNameRequest *request,
+                                        v1::RemoveNameResponse *) {
+    if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    const auto name = check_name(request->name());
+    if (!name) return to_status(name.error());
+    if (auto alive = check_alive(*context); !alive.ok()) return alive;
+    if (const auto removed = pools_.remove_name(request->pool(), *name); !removed) return to_status(removed.error());
+    return grpc::Status::OK;
+}
+
+grpc::Status ControlService::ListChannels(grpc::ServerContext *, const v1::ListChannelsRequest *request,
+                                          v1::ListChannelsResponse *response) {
+    if (!request->pool().empty()) {
+        if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    }
+    const auto channels = pools_.channels(request->pool());
+    if (!channels) return to_status(channels.error());
+    for (const ChannelStatus &channel : *channels) *response->add_channels() = to_proto(channel);
+    return grpc::Status::OK;
+}
+
+grpc::Status ControlService::RemoveChannel(grpc::ServerContext *context, const v1::RemoveChannelRequest *request,
+                                           v1::RemoveChannelResponse *response) {
+    if (const auto name = check_pool_name(request->pool()); !name) return to_status(name.error());
+    // A channel's name is a name of the directory.
+    if (const auto name = check_name(request->name()); !name) return to_status(name.error());
+    if (auto alive = check_alive(*context); !alive.ok()) return alive;
+    const auto removed = pools_.remove_channel(request->pool(), request->name(), request->end());
+    if (!removed) return to_status(removed.error());
+    response->set_opened_by(*removed);
+    return grpc::Status::OK;
+}
+
 grpc::Status ControlService::EvictClient(grpc::ServerContext *context, const v1::EvictClientRequest *request,
                                          v1::EvictClientResponse *) {
     if (const auto id = check_client_id(request->client_id()); !id) return to_status(id.error());

@@ -42,6 +42,14 @@ public:
                              v1::ListClientsResponse *response) override;
     grpc::Status ListBlocks(grpc::ServerContext *context, const v1::ListBlocksRequest *request,
                             v1::ListBlocksResponse *response) override;
+    grpc::Status ListNames(grpc::ServerContext *context, const v1::ListNamesRequest *request,
+                           v1::ListNamesResponse *response) override;
+    grpc::Status RemoveName(grpc::ServerContext *context, const v1::RemoveNameRequest *request,
+                            v1::RemoveNameResponse *response) override;
+    grpc::Status ListChannels(grpc::ServerContext *context, const v1::ListChannelsRequest *request,
+                              v1::ListChannelsResponse *response) override;
+    grpc::Status RemoveChannel(grpc::ServerContext *context, const v1::RemoveChannelRequest *request,
+                               v1::RemoveChannelResponse *response) override;
     grpc::Status EvictClient(grpc::ServerContext *context, const v1::EvictClientRequest *request,
                              v1::EvictClientResponse *response) override;
     grpc::Status SetQuota(grpc::ServerContext *context, const v1::SetQuotaRequest *request,

@@ -105,6 +105,20 @@ Answer<void> set_attributes(PoolSpec &spec, const v1::CreatePoolRequest &request
     return {};
 }
 
+const char *name_kind_name(NameKind kind) {
+    switch (kind) {
+        case NameKind::reference:
+            return "reference";
+        case NameKind::objects:
+            return "objects";
+        case NameKind::channel:
+            return "channel";
+        case NameKind::none:
+            break;
+    }
+    return "nothing";
+}
+
 const char *quarantine_reason_name(QuarantineReason reason) {
     switch (reason) {
         case QuarantineReason::pin_held:
@@ -173,6 +187,7 @@ v1::Pool to_proto(const PoolStatus &pool) {
         added.set_cached_bytes(numa_node.cached_bytes);
         added.set_quarantined_bytes(numa_node.quarantined_bytes);
         added.set_pinned_bytes(numa_node.pinned_bytes);
+        added.set_lingering_bytes(numa_node.lingering_bytes);
         added.set_below_low_watermark(numa_node.is_below_watermark);
         added.set_peak_used_bytes(numa_node.peak_used_bytes);
     }
@@ -198,6 +213,8 @@ v1::Client to_proto(const ClientStatus &client) {
     proto.set_soft_quota_bytes(client.soft_quota_bytes);
     proto.set_reserved_bytes(client.reserved_bytes);
     proto.set_pinned_bytes(client.pinned_bytes);
+    proto.set_holds(client.holds);
+    proto.set_hold_bytes(client.hold_bytes);
     proto.set_threads(client.threads);
     proto.set_state(client.state);
     if (client.oldest_held_for) proto.mutable_oldest_held_for()->set_seconds(client.oldest_held_for->count());
@@ -221,6 +238,59 @@ v1::ListBlocksResponse to_proto(const BlockList &list) {
     }
     proto.set_total_blocks(list.count);
     proto.set_total_bytes(list.bytes);
+    return proto;
+}
+
+v1::BoundName to_proto(const NameStatus &name) {
+    const NameEntry &entry = name.entry;
+    v1::BoundName proto;
+    proto.set_pool(name.pool);
+    proto.set_name(entry.name.text().data());
+    proto.set_kind(name_kind_name(entry.kind));
+    if (entry.kind == NameKind::reference) proto.set_reference(entry.value);
+    if (entry.kind == NameKind::channel) proto.set_channel(entry.value);
+    proto.set_objects(entry.objects.data());
+    proto.set_uid(entry.user);
+    proto.set_client_id(entry.client_id);
+    proto.set_version(entry.version);
+    return proto;
+}
+
+v1::Channel to_proto(const ChannelStatus &channel) {
+    const ChannelFigures &figures = channel.figures;
+    v1::Channel proto;
+    proto.set_pool(channel.pool);
+    proto.set_name(channel.name);
+    proto.set_client_id(channel.client_id);
+    proto.set_uid(channel.uid);
+    proto.set_state(figures.has_ended ? "ended" : "open");
+    proto.set_stays(channel.stays);
+    proto.set_capacity_messages(channel.shape.capacity);
+    proto.set_burst_messages(channel.shape.burst);
+    proto.set_parties_most(channel.shape.parties);
+    proto.set_waiting_messages(figures.waiting);
+    proto.set_returned_messages(figures.returned);
+    proto.set_waiting_bytes(channel.waiting_bytes);
+    if (channel.oldest_waits_for) proto.mutable_oldest_waits_for()->set_seconds(channel.oldest_waits_for->count());
+    proto.set_sent_messages(figures.sent);
+    proto.set_received_messages(figures.received);
+    proto.set_redelivered_messages(figures.redelivered);
+    proto.set_kind(channel.shape.is_broadcast() ? "broadcast" : "queue");
+    proto.set_dropped_messages(figures.dropped);
+    proto.set_overtaken_messages(figures.overtaken);
+    proto.set_receivers_sleep(figures.receivers_sleep);
+    proto.set_senders_sleep(figures.senders_sleep);
+    for (const ChannelParty &party : channel.parties) {
+        v1::ChannelClient &added = *proto.add_clients();
+        added.set_client_id(party.client_id);
+        added.set_pid(party.pid);
+        added.set_comm(printable(party.comm));
+        added.set_opened(party.opened);
+        added.set_senders(party.senders);
+        added.set_receivers(party.receivers);
+        proto.set_senders(proto.senders() + party.senders);
+        proto.set_receivers(proto.receivers() + party.receivers);
+    }
     return proto;
 }
 

@@ -14,6 +14,8 @@ namespace numacre::daemon {
 v1::Pool to_proto(const PoolStatus &pool);
 v1::Client to_proto(const ClientStatus &client);
 v1::ListBlocksResponse to_proto(const BlockList &list);
+v1::BoundName to_proto(const NameStatus &name);
+v1::Channel to_proto(const ChannelStatus &channel);
 v1::ResizeProgress to_proto(const ResizeStep &step);
 v1::DrainChunkResponse to_proto(const DrainStatus &drain);
 v1::GetMapResponse to_proto(const OccupancyMap &map);

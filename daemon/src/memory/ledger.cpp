@@ -103,7 +103,7 @@ struct PoolLedger::Header {
 namespace {
 
 struct Parts {
-    std::uint64_t nodes = 0, units = 0, clients = 0, accounts = 0, pins = 0, channels = 0, bytes = 0;
+    std::uint64_t nodes = 0, units = 0, clients = 0, accounts = 0, pins = 0, channels = 0, names = 0, bytes = 0;
     std::uint64_t units_each = 0;
 };
 
@@ -118,7 +118,8 @@ Parts parts_of(const PoolSpec &spec, std::uint32_t numa_nodes) {
     parts.pins = parts.accounts + kAccounts * sizeof(LedgerAccount);
     parts.channels = parts.pins + PoolLedger::kPins * sizeof(LedgerPin);
     parts.units = parts.channels + kChannels * sizeof(LedgerChannel);
-    parts.bytes = round_up(parts.units + numa_nodes * parts.units_each * sizeof(LedgerUnit), kPageBytes);
+    parts.names = round_up(parts.units + numa_nodes * parts.units_each * sizeof(LedgerUnit), kPageBytes);
+    parts.bytes = round_up(parts.names + sizeof(NameDirectory<ProductionEnv>), kPageBytes);
     return parts;
 }
 
@@ -191,6 +192,7 @@ void PoolLedger::find_parts() {
     pins_ = {reinterpret_cast<LedgerPin *>(base + parts.pins), kPins};
     channels_ = {reinterpret_cast<LedgerChannel *>(base + parts.channels), kChannels};
     units_ = {reinterpret_cast<LedgerUnit *>(base + parts.units), header_->numa_nodes * parts.units_each};
+    names_ = reinterpret_cast<NameDirectory<ProductionEnv> *>(base + parts.names);
 }
 
 PoolLedger::Attributes PoolLedger::attributes_of(const PoolSpec &spec) {

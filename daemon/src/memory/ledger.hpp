@@ -15,6 +15,7 @@
 #include "numacre/shm/attach_wire.hpp"
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/env.hpp"
+#include "numacre/shm/names.hpp"
 #include "os/fd.hpp"
 #include "spec/pool_config.hpp"
 
@@ -22,7 +23,7 @@ namespace numacre::daemon {
 
 // Version of the ledger's layout. Raise it with any change that moves or reinterprets a byte of a ledger. A daemon of
 // another version refuses to adopt.
-inline constexpr std::uint32_t kLedgerVersion = 9;
+inline constexpr std::uint32_t kLedgerVersion = 10;
 
 // The state of a resize unit, with each step of a change, so that a later daemon can finish or undo the step.
 enum class UnitState : std::uint8_t {
@@ -63,8 +64,10 @@ struct LedgerClient {
     Durable<std::uint8_t> channels[kChannels];
 };
 
-// Whether a channel stays when nobody has it open. while_needed: as long as it has messages.
-enum class ChannelStays : std::uint32_t { while_needed = 0, always = 1, no = 2 };
+// Whether a channel stays when nobody has it open. while_needed: as long as it has messages. going: it has been found
+// to be one that nobody needs, and its seat is being reaped. Nobody opens it any more, or the area of another channel
+// would lie under the handle soon.
+enum class ChannelStays : std::uint32_t { while_needed = 0, always = 1, no = 2, going = 3 };
 
 // A channel of the pool (shm/channel/). It has a seat in the pool, whose client id says whether the entry counts.
 struct LedgerChannel {
@@ -73,8 +76,7 @@ struct LedgerChannel {
     std::uint16_t slot;
     std::uint16_t reserved16;
     Durable<ChannelStays> stays;
-    ChannelShape shape;
-    std::uint32_t reserved32;
+    ChannelShape shape;    // its kind was a spare word before
     std::uint64_t offset;  // in the area (PoolLayout::channels)
     char name[kChannelNameBytes];
 };
@@ -161,6 +163,7 @@ public:
     std::span<LedgerPin> pins() const { return pins_; }              // kPins entries
     std::span<LedgerChannel> channels() const { return channels_; }  // kChannels entries
     static constexpr std::size_t kPins = 512;
+    NameDirectory<ProductionEnv> &names() const { return *names_; }
 
 private:
     struct Header;
@@ -177,6 +180,7 @@ private:
     std::span<LedgerAccount> accounts_;
     std::span<LedgerPin> pins_;
     std::span<LedgerChannel> channels_;
+    NameDirectory<ProductionEnv> *names_ = nullptr;
 };
 
 // By how much nr_hugepages of a numa node and page size was raised (in pages), and a change of nr_hugepages that is

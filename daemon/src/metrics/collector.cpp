@@ -72,6 +72,7 @@ void add_numa_node(Scrape &scrape, const std::string &pool, const PoolStatus &of
     scrape.add<Metric::pool_cached_bytes>(status.cached_bytes, pool, node);
     scrape.add<Metric::pool_quarantined_bytes>(status.quarantined_bytes, pool, node);
     scrape.add<Metric::pool_pinned_bytes>(status.pinned_bytes, pool, node);
+    scrape.add<Metric::pool_lingering_bytes>(status.lingering_bytes, pool, node);
     scrape.add<Metric::low_watermark_bytes>(of.spec.low_watermark_bytes, pool, node);
     scrape.add<Metric::pool_peak_used_bytes>(status.peak_used_bytes, pool, node);
     scrape.add<Metric::pool_largest_free_block_bytes>(largest_free_block_bytes(geometry, status), pool, node);
@@ -111,6 +112,7 @@ void add_pool(Scrape &scrape, const std::string &pool, const PoolStatus &status)
     scrape.add<Metric::reclaimed_bytes_total>(status.reclaimed_bytes, pool);
     scrape.add<Metric::recovery_duration_seconds>(status.last_recovery_seconds, pool);
     scrape.add<Metric::recoveries_waiting>(status.recoveries_waiting, pool);
+    scrape.add<Metric::pool_names>(status.names, pool);
     scrape.add<Metric::pool_stale_seconds>(std::chrono::duration<double>(status.stale_for).count(), pool);
     scrape.add<Metric::scan_duration_seconds>(status.scan_seconds, pool);
     scrape.add<Metric::pool_quota_bytes>(status.quota_bytes, pool);
@@ -140,6 +142,37 @@ void add_client(Scrape &scrape, const ClientStatus &client) {
                                                     client.pool, id);
 }
 
+// A pool has kChannels channels at most, which bounds the series.
+void add_channel(Scrape &scrape, const ChannelStatus &channel) {
+    const ChannelFigures &figures = channel.figures;
+    std::uint64_t senders = 0, receivers = 0;
+    for (const ChannelParty &party : channel.parties) {
+        senders += party.senders;
+        receivers += party.receivers;
+    }
+    const std::string name = printable(channel.name);
+    if (channel.shape.is_broadcast()) {
+        // A broadcast channel has no backlog, and no series of waiting messages.
+        scrape.add<Metric::channel_kept_messages>(figures.waiting, channel.pool, name);
+        scrape.add<Metric::channel_overtaken_total>(figures.overtaken, channel.pool, name);
+        scrape.add<Metric::channel_sent_total>(figures.sent, channel.pool, name);
+        scrape.add<Metric::channel_received_total>(figures.received, channel.pool, name);
+        scrape.add<Metric::channel_parties>(senders, channel.pool, name, "sender");
+        scrape.add<Metric::channel_parties>(receivers, channel.pool, name, "receiver");
+        return;
+    }
+    scrape.add<Metric::channel_waiting_messages>(figures.waiting + figures.returned, channel.pool, name);
+    scrape.add<Metric::channel_capacity_messages>(channel.shape.capacity, channel.pool, name);
+    scrape.add<Metric::channel_oldest_seconds>(channel.oldest_waits_for.value_or(std::chrono::seconds{0}).count(),
+                                               channel.pool, name);
+    scrape.add<Metric::channel_parties>(senders, channel.pool, name, "sender");
+    scrape.add<Metric::channel_parties>(receivers, channel.pool, name, "receiver");
+    scrape.add<Metric::channel_sent_total>(figures.sent, channel.pool, name);
+    scrape.add<Metric::channel_received_total>(figures.received, channel.pool, name);
+    scrape.add<Metric::channel_redelivered_total>(figures.redelivered, channel.pool, name);
+    scrape.add<Metric::channel_dropped_total>(figures.dropped, channel.pool, name);
+}
+
 }  // namespace
 
 std::vector<prometheus::MetricFamily> Collector::Collect() const {
@@ -166,6 +199,8 @@ std::vector<prometheus::MetricFamily> Collector::scan() const {
     }
     if (const auto clients = pools_.clients(""))
         for (const ClientStatus &client : *clients) add_client(scrape, client);
+    if (const auto channels = pools_.channels(""))
+        for (const ChannelStatus &channel : *channels) add_channel(scrape, channel);
 
     const DaemonTotals totals = pools_.totals();
     scrape.add<Metric::log_messages_dropped_total>(totals.log_messages_dropped);

@@ -82,7 +82,8 @@ Answer<std::shared_ptr<ManagedPool>> ManagedPool::create(const PoolSpec &spec, T
     auto pool_region = MetadataRegion::create("numacre:" + spec.name + ":pool", layout.region_bytes);
     if (!pool_region) return Unexpected{pool_region.error()};
     // Each look reads the records of all processes and the slots of threads, and no client that comes later could be
-    // told of a shortage. A channel is populated when it is made.
+    // told of a shortage. A channel is populated when it is made; a page of hold words comes when one of its threads
+    // first holds a block, and few programs do.
     if (auto populated = pool_region->populate(0, layout.channels); !populated) return Unexpected{populated.error()};
 
     auto pins_file = MetadataRegion::create("numacre:" + spec.name + ":pins", kPageBytes);
@@ -168,6 +169,7 @@ ManagedPool::ManagedPool(const PoolSpec &spec, const Geometry &geometry, PoolLed
       limits_(description_, geometry_, ledger_),
       free_memory_(description_, geometry_, ledger_),
       records_(shared_, process_slots_, thread_limit_of(spec), !adopted_),
+      names_(ledger_, *shared_.names, spec.name),
       has_to_take_over_(adopted_),
       held_counts_(shared_, process_slots_),
       gifts_seen_(process_slots_),
@@ -243,6 +245,9 @@ void ManagedPool::take_over() {
         }
     }
     records_.write_seats(clients_.seats());
+    std::vector<std::uint32_t> client_ids;
+    for (const Client &client : clients_.all()) client_ids.push_back(client.id);
+    names_.take_over(client_ids);
     records_.take_over_accounting();
     write_accounting();
     if (!is_ours)
@@ -337,11 +342,35 @@ void ManagedPool::mark_departing_dead() {
     const RecordsLock records(*this);
     for (const Client &client : clients_.all()) {
         const bool departs = has_departed(client);
+        // Before the first of its blocks goes: a name leads to no block of somebody else's.
+        if (departs) names_.end_of_client(client.id);
         // EDGE death-to-recovery (seq_cst; partner: recovery's acquire loads). The kernel has ordered all of the
         // process's stores before its end.
         if (departs && records_.of(client.slot).state == ProcessState::active)
             records_.set_state(client.slot, ProcessState::dead, std::memory_order_seq_cst);
     }
+}
+
+Answer<std::uint64_t> ManagedPool::change_name(const NameEntry &entry, const NameCondition &condition,
+                                               const NameAsker &asker, const Client *client) {
+    pool_region_.look_again();
+    const RecordsLock records(*this);
+    if (client != nullptr) {
+        // Under the lock: whoever departs from here on loses its names after this change (mark_departing_dead()).
+        const auto now = clients_.at(client->slot);
+        if (!now || now->id != client->id || has_departed(*now)) return Unexpected{no_such_client(client->id)};
+        if (const std::string damage = integrity_.reason(); !damage.empty())
+            return Unexpected{Failure{Errc::corrupt, "pool \"" + description_.name() + "\" is damaged (" + damage +
+                                                         "): see the runbook NumacrePoolCorrupt"}};
+    }
+    if (const auto there = names_.find(entry.name); there && there->kind == NameKind::channel)
+        return Unexpected{
+            Failure{Errc::already_exists, "name \"" + text_of(entry.name) + "\" is a channel's, and goes with it: " +
+                                              (client == nullptr ? "use numacre channels --remove"
+                                                                 : "remove the channel (numacre_channel_remove), or "
+                                                                   "use another name")}};
+    return entry.kind == NameKind::none ? names_.unbind(entry.name, condition, asker)
+                                        : names_.bind(entry, condition, asker);
 }
 
 void ManagedPool::set_news(std::span<const Client> clients, std::uint64_t event_bits) {
@@ -363,6 +392,8 @@ std::optional<Client> ManagedPool::note_blocked(ProcessSlot slot, ThreadSlotInde
 
 void ManagedPool::vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds) {
     const RecordsLock records(*this);
+    // While the ledger still has the client: a death of the daemon in between leaves no name without one.
+    if (const auto client = clients_.at(slot)) names_.end_of_client(client->id);
     if (!clients_.leave(slot, departure, geometry_.bytes_of(total.frames), recovery_seconds)) return;
     pins_.forget(slot);
     limits_.vacate(slot);
@@ -456,6 +487,7 @@ void ManagedPool::announce_deletion() {
     // release: nothing follows that anybody may rely on; it is the last word.
     shared_.header->state.store(static_cast<std::uint64_t>(PoolState::deleted), std::memory_order_release);
     wake_waiters(true);
+    names_.wake();
 }
 
 // Where chunks bear no mark, clients would look for one at every call.
@@ -589,6 +621,7 @@ void ManagedPool::tell_of_damage() {
     // Its clients are refused from their next allocation on; who waits for memory hears it now.
     shared_.header->attention.fetch_or(Attention::kLookAtState, std::memory_order_seq_cst);
     wake_waiters(true);
+    names_.wake();
 }
 
 void ManagedPool::declare_corrupt(const std::string &reason) {
@@ -616,6 +649,7 @@ std::string ManagedPool::damage_to_our_own() {
     // In this order: a pool that is deleted says so after its door is closed, a damaged one after the verdict.
     if (state != PoolState::serving && !is_corrupt() && !clients_.is_closed())
         return "the pool's state has been overwritten";
+    if (std::string damage = names_.damage(); !damage.empty()) return damage;
     return records_.damage_to_records();
 }
 

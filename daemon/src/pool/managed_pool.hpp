@@ -1,10 +1,10 @@
 // One pool as the daemon keeps it: its regions and its engine, and the parts that know who sits in it (ClientTable),
 // who may hold what (PoolLimits), what clients have been told (PoolRecords), what is in use (PoolScan), what is damaged
-// (Integrity), how much is free (FreeMemoryWatch) and what the dead have left (Quarantine). Each part has its own lock,
-// or says whose it needs; here stands what takes several of them.
+// (Integrity), how much is free (FreeMemoryWatch), what has a name (Names) and what the dead have left (Quarantine).
+// Each part has its own lock, or says whose it needs; here stands what takes several of them.
 //
 // Locks, in the order in which they are taken: change_mutex_, reserve_mutex_, the records' mutex, that of one other
-// part.
+// part. channels_mutex_ is taken with none of them held, and before that of a part.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +30,7 @@
 #include "memory/node_memory.hpp"
 #include "memory/pins.hpp"
 #include "memory/topology.hpp"
+#include "numacre/shm/channel/broadcast_layout.hpp"
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/presence.hpp"
 #include "numacre/shm/recovery.hpp"
@@ -44,6 +45,7 @@
 #include "pool/held_counts.hpp"
 #include "pool/integrity.hpp"
 #include "pool/look.hpp"
+#include "pool/names.hpp"
 #include "pool/oldest_blocks.hpp"
 #include "pool/pool_limits.hpp"
 #include "pool/pool_manager.hpp"
@@ -126,6 +128,7 @@ public:
     // already.
     bool close_door(bool force) { return clients_.close_door(force); }
     void open_door() { clients_.open_door(); }
+    std::vector<NameEntry> names() const { return names_.list(); }
     void count_hugepages(Hugepages::Pages &pages) const {
         for (const auto &memory : nodes_) memory->count_hugepages(pages);
     }
@@ -151,6 +154,10 @@ public:
     void vacate(ProcessSlot slot, Departure departure, const Reclaimed &total, double recovery_seconds);
     // The client has ended, and its blocks wait: no memory is reserved for it any more.
     void end_promise(ProcessSlot slot);
+    // Binds a name of the pool, or unbinds it (Names). kind none: unbinds. client: who asks; null: an operator. The
+    // version of the change. no_such_client: the client is gone, or about to go.
+    Answer<std::uint64_t> change_name(const NameEntry &entry, const NameCondition &condition, const NameAsker &asker,
+                                      const Client *client);
     // Tells clients how old the pool is, for what they allocate from now on, and if it is damaged. About once a second.
     void tell_clients();
     // There may be work for punch_strays().
@@ -257,6 +264,10 @@ public:
     // These read the shared metadata beside running clients, and take as long as there is metadata.
     PoolStatus status();
     std::vector<ClientStatus> client_statuses();
+    // The channels, by name, within the patience of status_in_time(). channel_statuses() reads the channels' memory
+    // only: as long as there are messages, and no longer if somebody has scribbled.
+    Answer<std::vector<ChannelStatus>> channel_statuses_in_time();
+    std::vector<ChannelStatus> channel_statuses();
     // Only for take_news().
     void look_at_use();
     // The oldest of the blocks in use, at most `limit` in all. client_id 0: everybody's.
@@ -293,10 +304,23 @@ public:
         ChannelShape shape;
         ProcessSlot seat;
     };
-    Answer<OpenChannel> open_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
+    // No channel: one of this name is going. Its seat is given back soon; then another one can be made.
+    Answer<std::optional<OpenChannel>> open_channel(const Client &client, const ChannelWish &wish,
+                                                    std::uint32_t channel_id);
     Answer<void> close_channel(const Client &client, const std::string &name);
     // The channel goes when nobody has it open any more.
     Answer<void> remove_channel(const Client &client, const std::string &name);
+    // Likewise for an operator, whoever has made it. ends: also ends the stream, and wakes all who wait in it. The
+    // answer: how many clients have it open.
+    Answer<std::uint32_t> remove_channel(const std::string &name, bool ends);
+    // A channel that a client has open, by its place in the ledger and the id of its seat.
+    struct ChannelUse {
+        std::size_t number = 0;
+        std::uint32_t client_id = 0;
+    };
+    Answer<ChannelUse> channel_use(const Client &client, const std::string &name) const;
+    // Whether the client has this channel open. Any thread.
+    bool has_open(const Client &client, const ChannelUse &channel) const;
     // The seats of channels that nobody has open, and that do not stay: to be reaped, as those of clients. A channel
     // whose seat has gone is forgotten.
     std::vector<Client> take_unused_channels();
@@ -376,11 +400,26 @@ private:
     void reclaim_blocks(std::span<Departed> departed);
     struct ChannelNodes;
     std::vector<Buddy<ProductionEnv>> buddies() const;
+    void *memory_of(const LedgerChannel &channel) const;
     ChannelView<ProductionEnv> view_of(const LedgerChannel &channel) const;
+    BroadcastView<ProductionEnv> broadcast_view_of(const LedgerChannel &channel) const;
+    // act(view): a ChannelView, or a BroadcastView.
+    template <class Act>
+    auto with_view(const LedgerChannel &channel, const Act &act) const {
+        return channel.shape.is_broadcast() ? act(broadcast_view_of(channel)) : act(view_of(channel));
+    }
     // Null: there is none of that name.
+    // Not one that is going.
     LedgerChannel *find_channel(const std::string &name) const;
+    bool is_going(const LedgerChannel &channel) const;
+    void forget_if_gone(LedgerChannel &channel);
     Answer<LedgerChannel *> make_channel(const Client &client, const ChannelWish &wish, std::uint32_t channel_id);
+    void bind_channel(const LedgerChannel &channel, const ChannelWish &wish);
     bool stays_alone(const LedgerChannel &channel) const;
+    ChannelStatus status_of(const LedgerChannel &channel, std::span<const Client> clients) const
+        NUMACRE_REQUIRES(channels_mutex_);
+    // How often the client has the channel open.
+    std::uint32_t opened_by(const Client &client, const LedgerChannel &channel) const;
     // Finishes the errands of the dead in channels. Returns those whose blocks have to wait. Before their blocks
     // are reclaimed.
     std::vector<ProcessSlot> recover_parties(std::span<const Departed> departed);
@@ -406,6 +445,8 @@ private:
     std::uint64_t strays_bytes_ = 0;  // that the log has not said yet
     std::chrono::steady_clock::time_point strays_told_{};
     Quarantine quarantine_;
+    // Seized blocks that are due, and that other clients hold: not to be zeroed yet. Not in quarantine_.
+    std::vector<Quarantine::Seized> read_seized_;
     bool zeroes_seized_ = false;  // some of what is in quarantine has to be zeroed: all of it is
 
     std::atomic<bool> wake_is_due_{false};
@@ -414,11 +455,15 @@ private:
 
     Mutex change_mutex_;
     Mutex reserve_mutex_;
+    // Which channels there are, and their entries in the ledger: held by the worker's thread while it changes that, and
+    // by who reads it on another thread, for as long as it looks at a channel's memory.
+    Mutex channels_mutex_;
     ClientTable clients_;
     PoolLimits limits_;
     FreeMemoryWatch free_memory_;
     Integrity integrity_;
     PoolRecords records_;
+    Names names_;
     bool has_to_take_over_ NUMACRE_GUARDED_BY(records_.mutex);
     HeldCounts held_counts_ NUMACRE_GUARDED_BY(records_.mutex);
     std::vector<std::uint64_t> gifts_seen_ NUMACRE_GUARDED_BY(records_.mutex);  // by process slot: OnTheWay, last
@@ -432,6 +477,7 @@ private:
     // Last: what they do uses the others. The sizer posts to the worker and waits for it.
     Look<PoolStatus> status_look_{look_worker_, [this] { return status(); }};
     Look<std::vector<ClientStatus>> clients_look_{look_worker_, [this] { return client_statuses(); }};
+    Look<std::vector<ChannelStatus>> channels_look_{look_worker_, [this] { return channel_statuses(); }};
     Worker look_worker_{"numacred-look"};
     Worker record_worker_{"numacred-record"};
     Worker worker_;

@@ -1,5 +1,6 @@
 // The channels of a pool (shm/channel/): which there are, who has them open, and what becomes of dead parties. The
-// ledger says so, and shared memory is never asked. The worker's thread only.
+// ledger says so, and shared memory is never asked. The worker's thread only, but for the figures that people ask for.
+#include <algorithm>
 #include <climits>
 #include <cstring>
 #include <string>
@@ -9,8 +10,11 @@
 #include "base/bytes.hpp"
 #include "numacre/os/kernel.hpp"
 #include "numacre/shm/channel/area.hpp"
+#include "numacre/shm/channel/broadcast_recovery.hpp"
+#include "numacre/shm/channel/figures.hpp"
 #include "numacre/shm/channel/recovery.hpp"
 #include "os/log.hpp"
+#include "pool/look_limits.hpp"
 #include "pool/managed_pool.hpp"
 
 namespace numacre::daemon {
@@ -25,8 +29,77 @@ Failure no_such_channel(const std::string &name, const std::string &remedy) {
 }
 
 std::string text_of(const ChannelShape &shape) {
-    return "capacity " + std::to_string(shape.capacity) + ", burst " + std::to_string(shape.burst) + ", parties " +
-           std::to_string(shape.parties);
+    return std::string(shape.is_broadcast() ? "broadcast, " : "") + "capacity " + std::to_string(shape.capacity) +
+           ", burst " + std::to_string(shape.burst) + ", parties " + std::to_string(shape.parties);
+}
+
+NameText name_of(const ChannelWish &wish) {
+    NameText name;
+    // A channel's name is a name of the directory: it has fewer characters to choose from, and the same length.
+    static_assert(kChannelNameBytes == kNameBytes);
+    (void)NameText::read(wish.name.c_str(), name);
+    return name;
+}
+
+std::string describe(NameKind kind) {
+    switch (kind) {
+        case NameKind::reference:
+            return "a reference";
+        case NameKind::objects:
+            return "an object pool";
+        case NameKind::channel:
+            return "a channel that is going";
+        case NameKind::none:
+            break;
+    }
+    return "nothing";
+}
+
+const char *stays_name(ChannelStays stays) {
+    switch (stays) {
+        case ChannelStays::while_needed:
+            return "while needed";
+        case ChannelStays::always:
+            return "always";
+        case ChannelStays::no:
+            return "removed";
+        case ChannelStays::going:
+            return "going";
+    }
+    return "unknown";
+}
+
+Failure other_kind(const std::string &name, ChannelKind there) {
+    return {Errc::already_exists,
+            there == ChannelKind::broadcast
+                ? "channel \"" + name +
+                      "\" is a broadcast channel, of which each reader gets every message: open it with "
+                      "NUMACRE_CHANNEL_BROADCAST, or use another name"
+                : "channel \"" + name +
+                      "\" is a queue, of which one receiver gets a message: open it without "
+                      "NUMACRE_CHANNEL_BROADCAST, or use another name"};
+}
+
+void wake(Sleepers<ProductionEnv> sleepers) {
+    sleepers.call();
+    os::futex_wake(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), INT_MAX);
+}
+void wake_all(const ChannelView<ProductionEnv> &view) {
+    wake(Sleepers<ProductionEnv>::on_messages(*view.header));
+    wake(Sleepers<ProductionEnv>::on_room(*view.header));
+}
+void wake_all(const BroadcastView<ProductionEnv> &view) {
+    wake(Sleepers<ProductionEnv>::on_messages(*view.header));
+}
+
+template <class Nodes>
+Channel<ProductionEnv, Nodes> ring_on(const ChannelView<ProductionEnv> &view, ProcessSlot seat, const Nodes &nodes) {
+    return {view, seat, nodes};
+}
+template <class Nodes>
+Broadcast<ProductionEnv, Nodes> ring_on(const BroadcastView<ProductionEnv> &view, ProcessSlot seat,
+                                        const Nodes &nodes) {
+    return {view, seat, nodes};
 }
 
 }  // namespace
@@ -45,29 +118,55 @@ std::vector<Buddy<ProductionEnv>> ManagedPool::buddies() const {
     return all;
 }
 
-ChannelView<ProductionEnv> ManagedPool::view_of(const LedgerChannel &channel) const {
+void *ManagedPool::memory_of(const LedgerChannel &channel) const {
     const auto layout = PoolLayout<ProductionEnv>::of(process_slots_, thread_slots_);
-    auto *const area = static_cast<std::byte *>(pool_region_.address()) + layout.channels;
-    return ChannelView<ProductionEnv>::at(area + channel.offset, channel.shape);
+    return static_cast<std::byte *>(pool_region_.address()) + layout.channels + channel.offset;
+}
+ChannelView<ProductionEnv> ManagedPool::view_of(const LedgerChannel &channel) const {
+    return ChannelView<ProductionEnv>::at(memory_of(channel), channel.shape);
+}
+BroadcastView<ProductionEnv> ManagedPool::broadcast_view_of(const LedgerChannel &channel) const {
+    return BroadcastView<ProductionEnv>::at(memory_of(channel), BroadcastShape::of(channel.shape));
 }
 
 LedgerChannel *ManagedPool::find_channel(const std::string &name) const {
     for (LedgerChannel &each : ledger_.channels())
-        if (each.client_id.load(std::memory_order_acquire) != 0 && name == each.name) return &each;
+        if (each.client_id.load(std::memory_order_acquire) != 0 && name == each.name && !is_going(each)) return &each;
     return nullptr;
 }
 
-Answer<ManagedPool::OpenChannel> ManagedPool::open_channel(const Client &client, const ChannelWish &wish,
-                                                           std::uint32_t channel_id) {
+bool ManagedPool::is_going(const LedgerChannel &channel) const {
+    if (channel.stays.load(std::memory_order_relaxed) == ChannelStays::going) return true;
+    const auto seat = clients_.at(ProcessSlot{channel.slot});
+    return !seat || seat->id != channel.client_id.load(std::memory_order_relaxed) || has_departed(*seat);
+}
+
+// Forgets a channel whose seat has gone, and its blocks with it.
+void ManagedPool::forget_if_gone(LedgerChannel &channel) {
+    const auto seat = clients_.at(ProcessSlot{channel.slot});
+    if (seat && seat->id == channel.client_id.load(std::memory_order_relaxed)) return;
+    const MutexLock lock(channels_mutex_);
+    channel.client_id.store(0, std::memory_order_release);
+}
+
+Answer<std::optional<ManagedPool::OpenChannel>> ManagedPool::open_channel(const Client &client, const ChannelWish &wish,
+                                                                          std::uint32_t channel_id) {
     const auto now = clients_.at(client.slot);
     if (!now || now->id != client.id || has_departed(*now)) return Unexpected{no_such_client(client.id)};
     LedgerChannel *channel = find_channel(wish.name);
     if (channel == nullptr) {
         if (wish.must_exist)
             return Unexpected{no_such_channel(wish.name, "open it without NUMACRE_CHANNEL_EXISTING first")};
+        for (LedgerChannel &each : ledger_.channels()) {
+            if (each.client_id.load(std::memory_order_acquire) == 0 || wish.name != each.name) continue;
+            forget_if_gone(each);
+            if (each.client_id.load(std::memory_order_relaxed) != 0) return std::optional<OpenChannel>{};
+        }
         auto made = make_channel(client, wish, channel_id);
         if (!made) return Unexpected{made.error()};
         channel = *made;
+    } else if (wish.shape.kind != channel->shape.kind) {
+        return Unexpected{other_kind(wish.name, channel->shape.kind)};
     } else if (!wish.shape.is_met_by(channel->shape)) {
         return Unexpected{Failure{Errc::already_exists, "there is a channel \"" + wish.name + "\" of " +
                                                             text_of(channel->shape) + ": ask for these, or for 0"}};
@@ -79,18 +178,18 @@ Answer<ManagedPool::OpenChannel> ManagedPool::open_channel(const Client &client,
                                                               std::to_string(before) + " times: close some handles"}};
     opened.store(before + 1, std::memory_order_release);
     if (wish.stays) channel->stays.store(ChannelStays::always, std::memory_order_release);
-    return OpenChannel{channel->offset, channel->shape, ProcessSlot{channel->slot}};
+    return std::optional{OpenChannel{channel->offset, channel->shape, ProcessSlot{channel->slot}}};
 }
 
 Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const ChannelWish &wish,
                                                   std::uint32_t channel_id) {
     const ChannelShape shape = wish.shape.with_defaults();
-    const std::uint64_t bytes = ChannelLayout<ProductionEnv>::of(shape).bytes;
+    const std::uint64_t bytes = channel_bytes<ProductionEnv>(shape);
     std::vector<ChannelExtent> taken;
     LedgerChannel *unused = nullptr;
     for (LedgerChannel &each : ledger_.channels())
         if (each.client_id.load(std::memory_order_acquire) != 0)
-            taken.push_back({each.offset, ChannelLayout<ProductionEnv>::of(each.shape).bytes});
+            taken.push_back({each.offset, channel_bytes<ProductionEnv>(each.shape)});
         else if (unused == nullptr)
             unused = &each;
     const std::uint64_t offset = find_channel_place(taken, bytes);
@@ -103,6 +202,10 @@ Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const Ch
     const auto layout = PoolLayout<ProductionEnv>::of(process_slots_, thread_slots_);
     if (auto populated = pool_region_.populate(layout.channels + offset, bytes); !populated)
         return Unexpected{populated.error()};
+    if (const auto there = names_.find(name_of(wish)))
+        return Unexpected{Failure{Errc::already_exists, "name \"" + wish.name + "\" is bound to " +
+                                                            describe(there->kind) +
+                                                            ": use another name for the channel, or remove that one"}};
     // For whoever has made it: its user's quota covers what is in the channel.
     Peer maker;
     maker.uid = client.peer.uid;
@@ -110,20 +213,43 @@ Answer<LedgerChannel *> ManagedPool::make_channel(const Client &client, const Ch
     maker.comm = wish.name.substr(0, sizeof LedgerClient::comm - 1);
     auto seated = seat(channel_id, std::move(maker), wire::Tier::channel);
     if (!seated) return Unexpected{seated.error()};
-    unused->uid = client.peer.uid;
-    unused->slot = seated->slot.value;
-    unused->stays.store(wish.stays ? ChannelStays::always : ChannelStays::while_needed, std::memory_order_relaxed);
-    unused->shape = shape;
-    unused->offset = offset;
-    std::memset(unused->name, 0, sizeof unused->name);
-    wish.name.copy(unused->name, sizeof unused->name - 1);
-    const auto view = view_of(*unused);
-    std::memset(static_cast<void *>(view.header), 0, bytes);
-    format_channel(view);
-    // A channel whose maker died before this store is one that nobody has: its seat goes (take_unused_channels()).
-    unused->client_id.store(channel_id, std::memory_order_release);
+    {
+        // Somebody may be looking at the channel that was here before.
+        const MutexLock lock(channels_mutex_);
+        unused->uid = client.peer.uid;
+        unused->slot = seated->slot.value;
+        unused->stays.store(wish.stays ? ChannelStays::always : ChannelStays::while_needed, std::memory_order_relaxed);
+        unused->shape = shape;
+        unused->offset = offset;
+        std::memset(unused->name, 0, sizeof unused->name);
+        wish.name.copy(unused->name, sizeof unused->name - 1);
+        std::memset(memory_of(*unused), 0, bytes);
+        if (shape.is_broadcast())
+            format_broadcast(broadcast_view_of(*unused));
+        else
+            format_channel(view_of(*unused));
+        // A channel whose maker died before this store is one that nobody has: its seat goes (take_unused_channels()).
+        unused->client_id.store(channel_id, std::memory_order_release);
+    }
+    bind_channel(*unused, wish);
     log::info("channel made", {{"pool", name()}, {"channel", wish.name}, {"shape", text_of(shape)}});
     return unused;
+}
+
+// The name is the seat's, and goes with it. If there is no room for it, or another has been bound in this moment, the
+// channel is found by those who open it all the same.
+void ManagedPool::bind_channel(const LedgerChannel &channel, const ChannelWish &wish) {
+    pool_region_.look_again();
+    const RecordsLock records(*this);
+    NameEntry entry;
+    entry.name = name_of(wish);
+    entry.kind = NameKind::channel;
+    entry.value = static_cast<std::uint64_t>(&channel - ledger_.channels().data());
+    // Of the daemon's making: no user's quota of names is used up by channels, of which there are few.
+    const NameAsker asker{channel.uid, channel.client_id.load(std::memory_order_relaxed), true};
+    if (const auto bound = names_.bind(entry, 0, asker); !bound)
+        log::warn("a channel has no name in the directory",
+                  {{"pool", name()}, {"channel", wish.name}, {"reason", bound.error().message}});
 }
 
 Answer<void> ManagedPool::close_channel(const Client &client, const std::string &name) {
@@ -149,30 +275,118 @@ Answer<void> ManagedPool::remove_channel(const Client &client, const std::string
     return {};
 }
 
+Answer<std::uint32_t> ManagedPool::remove_channel(const std::string &name, bool ends) {
+    LedgerChannel *const channel = find_channel(name);
+    if (channel == nullptr) return Unexpected{no_such_channel(name, "nothing has been removed")};
+    channel->stays.store(ChannelStays::no, std::memory_order_release);
+    if (ends) {
+        std::vector<Buddy<ProductionEnv>> all = buddies();
+        with_view(*channel, [&](const auto &view) {
+            ring_on(view, ProcessSlot{channel->slot}, ChannelNodes{&all}).close();
+            wake_all(view);
+        });
+    }
+    const std::vector<Client> clients = clients_.all();
+    return static_cast<std::uint32_t>(
+        std::ranges::count_if(clients, [&](const Client &client) { return opened_by(client, *channel) != 0; }));
+}
+
+std::uint32_t ManagedPool::opened_by(const Client &client, const LedgerChannel &channel) const {
+    // One in quarantine has ended, and its parties are recovered.
+    if (client.tier == wire::Tier::channel || client.state == ClientState::quarantined) return 0;
+    // relaxed: the worker's own, or a figure.
+    return ledger_.clients()[client.slot.value].channels[&channel - ledger_.channels().data()].load(
+        std::memory_order_relaxed);
+}
+
+Answer<std::vector<ChannelStatus>> ManagedPool::channel_statuses_in_time() {
+    const auto seen = channels_look_.take(kLookPatience);
+    if (!seen.found) return Unexpected{cannot_be_looked_at(name())};
+    return *seen.found;
+}
+
+std::vector<ChannelStatus> ManagedPool::channel_statuses() {
+    std::vector<ChannelStatus> statuses;
+    const std::vector<Client> clients = clients_.all();
+    for (const LedgerChannel &channel : ledger_.channels()) {
+        // One at a time: the worker waits for no more than one of them.
+        const MutexLock lock(channels_mutex_);
+        if (channel.client_id.load(std::memory_order_acquire) != 0) statuses.push_back(status_of(channel, clients));
+    }
+    std::ranges::sort(statuses, {}, &ChannelStatus::name);
+    return statuses;
+}
+
+ChannelStatus ManagedPool::status_of(const LedgerChannel &channel, std::span<const Client> clients) const {
+    ChannelStatus status;
+    status.pool = description_.name();
+    status.name = channel.name;
+    // relaxed: figures for people.
+    status.client_id = channel.client_id.load(std::memory_order_relaxed);
+    status.uid = channel.uid;
+    status.stays = stays_name(channel.stays.load(std::memory_order_relaxed));
+    status.shape = channel.shape;
+    std::vector<Buddy<ProductionEnv>> all = buddies();
+    status.figures = with_view(channel, [&](const auto &view) {
+        return look_at_channel(view, ProcessSlot{channel.slot}, ChannelNodes{&all});
+    });
+    status.waiting_bytes = geometry_.bytes_of(status.figures.frames);
+    // A broadcast has messages that it keeps, and none that wait.
+    if (status.figures.messages != 0 && !channel.shape.is_broadcast())
+        status.oldest_waits_for = held_for(status.figures.oldest, ledger_.age());
+    // Which clients have it open is in the ledger. Their threads say themselves what they are.
+    for (const Client &client : clients) {
+        const std::uint32_t opened = opened_by(client, channel);
+        if (opened == 0 || has_departed(client)) continue;
+        ChannelParty &party =
+            status.parties.emplace_back(ChannelParty{client.id, client.peer.pid, client.peer.comm, opened, 0, 0});
+        with_view(channel, [&](const auto &view) {
+            for (std::uint32_t slot = 1; slot <= view.shape.parties; ++slot) {
+                const PartyOwner owner{view.party(slot).owner.load(std::memory_order_relaxed)};
+                if (!owner.in_use() || owner.process() != client.slot) continue;
+                party.senders += owner.sends() ? 1 : 0;
+                party.receivers += owner.receives() ? 1 : 0;
+            }
+        });
+    }
+    std::ranges::sort(status.parties, {}, &ChannelParty::client_id);
+    return status;
+}
+
+Answer<ManagedPool::ChannelUse> ManagedPool::channel_use(const Client &client, const std::string &name) const {
+    const LedgerChannel *const channel = find_channel(name);
+    if (channel == nullptr) return Unexpected{no_such_channel(name, "open it first")};
+    const ChannelUse use{static_cast<std::size_t>(channel - ledger_.channels().data()),
+                         channel->client_id.load(std::memory_order_relaxed)};
+    if (has_open(client, use)) return use;
+    return Unexpected{Failure{Errc::bad_argument, "the client has not opened channel \"" + name + "\": open it first"}};
+}
+
+bool ManagedPool::has_open(const Client &client, const ChannelUse &channel) const {
+    // acquire: the channel of this seat, then who has it open.
+    return ledger_.channels()[channel.number].client_id.load(std::memory_order_acquire) == channel.client_id &&
+           ledger_.clients()[client.slot.value].channels[channel.number].load(std::memory_order_acquire) != 0;
+}
+
 std::vector<Client> ManagedPool::take_unused_channels() {
     std::vector<Client> unused;
     const auto channels = ledger_.channels();
     const std::vector<Client> clients = clients_.all();
     for (LedgerChannel &channel : channels) {
-        const std::uint32_t id = channel.client_id.load(std::memory_order_acquire);
-        if (id == 0) continue;
-        const auto seat = clients_.at(ProcessSlot{channel.slot});
-        // Its seat has gone, and its blocks with it.
-        if (!seat || seat->id != id) channel.client_id.store(0, std::memory_order_release);
+        if (channel.client_id.load(std::memory_order_acquire) != 0) forget_if_gone(channel);
     }
     for (const Client &client : clients) {
         if (client.tier != wire::Tier::channel || has_departed(client)) continue;
         const auto channel = std::ranges::find_if(channels, [&](const LedgerChannel &each) {
             return each.client_id.load(std::memory_order_relaxed) == client.id;
         });
-        const auto has_it_open = [&](const Client &other) {
-            return other.tier != wire::Tier::channel &&
-                   ledger_.clients()[other.slot.value].channels[channel - channels.begin()].load(
-                       std::memory_order_relaxed) != 0;
-        };
+        const auto has_it_open = [&](const Client &other) { return opened_by(other, *channel) != 0; };
         const bool is_used =
             channel != channels.end() && (stays_alone(*channel) || std::ranges::any_of(clients, has_it_open));
-        if (!is_used) unused.push_back(client);
+        if (is_used) continue;
+        // Before anybody else can open it: this is the worker's thread.
+        if (channel != channels.end()) channel->stays.store(ChannelStays::going, std::memory_order_release);
+        unused.push_back(client);
     }
     return unused;
 }
@@ -181,6 +395,8 @@ std::vector<Client> ManagedPool::take_unused_channels() {
 bool ManagedPool::stays_alone(const LedgerChannel &channel) const {
     const ChannelStays stays = channel.stays.load(std::memory_order_relaxed);
     if (stays != ChannelStays::while_needed) return stays == ChannelStays::always;
+    // A broadcast keeps messages for those who have it open.
+    if (channel.shape.is_broadcast()) return false;
     std::vector<Buddy<ProductionEnv>> all = buddies();
     return Channel<ProductionEnv, ChannelNodes>{view_of(channel), ProcessSlot{channel.slot}, ChannelNodes{&all}}
         .has_messages();
@@ -194,6 +410,14 @@ std::vector<ProcessSlot> ManagedPool::recover_parties(std::span<const Departed> 
     const auto is_dead = [&](ProcessSlot slot) { return slot.value >= process_slots_ || !is_alive[slot.value]; };
     for (const LedgerChannel &channel : ledger_.channels()) {
         if (channel.client_id.load(std::memory_order_acquire) == 0) continue;
+        if (channel.shape.is_broadcast()) {
+            const auto view = broadcast_view_of(channel);
+            BroadcastRecovery<ProductionEnv, ChannelNodes> recovery{view, ProcessSlot{channel.slot},
+                                                                    ChannelNodes{&all}};
+            for (const Departed &one : departed) recovery.recover_process(one.process, age_now());
+            wake_all(view);
+            continue;
+        }
         const auto view = view_of(channel);
         ChannelRecovery<ProductionEnv, ChannelNodes> recovery{view, ProcessSlot{channel.slot}, ChannelNodes{&all}};
         recovery.resume(age_now());
@@ -201,11 +425,7 @@ std::vector<ProcessSlot> ManagedPool::recover_parties(std::span<const Departed> 
             if (recovery.recover_process(one.process, age_now(), is_dead) == RecoveryStep::blocked)
                 blocked.push_back(one.process);
         // The dead may have been about to wake somebody; and both sides look whether all of the others have gone.
-        for (auto sleepers :
-             {Sleepers<ProductionEnv>::on_messages(*view.header), Sleepers<ProductionEnv>::on_room(*view.header)}) {
-            sleepers.call();
-            os::futex_wake(reinterpret_cast<std::uint32_t *>(&sleepers.signal()), INT_MAX);
-        }
+        wake_all(view);
     }
     return blocked;
 }

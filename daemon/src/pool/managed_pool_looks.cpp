@@ -1,5 +1,6 @@
 // The views of a pool for people and the control plane: its state, its clients, its blocks.
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <set>
 #include <span>
@@ -10,14 +11,12 @@
 #include "numacre/shm/hand_off.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "numacre/shm/walk.hpp"
+#include "pool/look_limits.hpp"
 #include "pool/managed_pool.hpp"
 
 namespace numacre::daemon {
 
 namespace {
-
-// A caller that asks about all pools, as a scrape does, has ten seconds altogether.
-constexpr std::chrono::milliseconds kLookPatience{2000};
 
 // A walk that only asks for blocks that are held.
 template <class Visit>
@@ -30,20 +29,8 @@ struct HeldScan {
     void damaged(Block) {}
 };
 
-// At least so long: from the end of the while that the code stands for.
-std::chrono::seconds held_for(PoolAge since, std::chrono::seconds age_of_pool) {
-    const auto age = static_cast<std::uint64_t>(age_of_pool.count());
-    return std::chrono::seconds(age > since.last_second() ? age - since.last_second() : 0);
-}
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-Failure cannot_be_looked_at(const std::string &pool) {
-    return {Errc::timed_out, "pool \"" + pool +
-                                 "\" cannot be looked at: the kernel makes the daemon wait for the pool's files; evict "
-                                 "the client that keeps them busy"};
 }
 
 }  // namespace
@@ -87,6 +74,7 @@ PoolStatus ManagedPool::status() {
         numa_node.pinned_bytes =
             Pins::bytes_in(pins, [&](const Pins::Pin &pin) { return pin.numa_node == memory->numa_node(); });
         numa_node.cached_bytes = geometry_.bytes_of(numa_node.snapshot.cached_frames);
+        numa_node.lingering_bytes = geometry_.bytes_of(numa_node.snapshot.lingering_frames);
         numa_node.counters = fold_counters(memory->view(), threads);
         numa_node.waiting_threads = waiters[numa_node.node.value];
         status.nodes.push_back(std::move(numa_node));
@@ -103,6 +91,7 @@ PoolStatus ManagedPool::status() {
     }
     const ClientTable::Figures figures = clients_.figures();
     status.clients = figures.clients;
+    status.names = names_.count();
     status.clients_reaped = figures.reaped;
     status.reclaimed_bytes = figures.reclaimed_bytes;
     status.last_recovery_seconds = figures.last_recovery_seconds;
@@ -191,10 +180,24 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
     const std::vector<OwnerUsage> usage = scan_.walk(use);
     compare_with_limits(use);
     std::vector<std::uint32_t> threads(process_slots_, 0);
+    struct Holds {
+        std::uint64_t count = 0, frames = 0;
+    };
+    std::vector<Holds> holds(process_slots_);
     for (std::uint32_t thread = 1; thread < shared_.threads_in_use_bound(); ++thread) {
         // relaxed: only counted.
         const ThreadOwner owner{shared_.threads[thread].owner.load(std::memory_order_relaxed)};
-        if (owner.in_use() && owner.process().value < process_slots_) ++threads[owner.process().value];
+        if (!owner.in_use() || owner.process().value >= process_slots_) continue;
+        ++threads[owner.process().value];
+        // acquire: with the words.
+        for (std::uint64_t left = shared_.threads[thread].holds.load(std::memory_order_acquire); left != 0;
+             left &= left - 1) {
+            const HoldWord word{shared_.holds[thread].word[static_cast<unsigned>(std::countr_zero(left))].load(
+                std::memory_order_relaxed)};
+            if (!word.is_holding() || !views_.front().contains(word.block())) continue;
+            ++holds[owner.process().value].count;
+            holds[owner.process().value].frames += word.block().order.frames();
+        }
     }
     const std::chrono::seconds age = ledger_.age();
     const std::vector<Pins::Pin> pins = pins_.all();
@@ -211,6 +214,8 @@ std::vector<ClientStatus> ManagedPool::client_statuses() {
         status.blocks = usage[client.slot.value].blocks;
         if (status.blocks != 0) status.oldest_held_for = held_for(usage[client.slot.value].oldest, age);
         status.threads = threads[client.slot.value];
+        status.holds = holds[client.slot.value].count;
+        status.hold_bytes = geometry_.bytes_of(holds[client.slot.value].frames);
         statuses.push_back(std::move(status));
     }
     return statuses;

@@ -2,6 +2,7 @@
 // The worker's thread only.
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +20,10 @@ namespace numacre::daemon {
 namespace {
 
 constexpr std::chrono::seconds kZeroAgainAfter{1};
+// A seized block that others hold: how often the daemon looks again, and at how many of them at once. Each look costs a
+// load for each thread slot.
+constexpr std::chrono::milliseconds kReadAgainAfter{100};
+constexpr unsigned kReadLooksMax = 256;
 // A client can bring it about as often as it likes.
 constexpr std::chrono::seconds kStraysToldEvery{60};
 // Zeroed at once at most: between two such pieces the worker looks after dead clients.
@@ -196,10 +201,15 @@ void ManagedPool::seize(NumaNode numa_node, Block block, Quarantine::Era era) {
 void ManagedPool::list_seized() {
     const auto now = Quarantine::Clock::now();
     std::vector<std::int64_t> frames(nodes_.size());
+    // Each block's numa node and first frame.
+    const auto key_of = [](NumaNode numa_node, Block block) { return std::pair{numa_node.value, block.base.value}; };
+    std::set<std::pair<std::uint8_t, std::uint64_t>> read;
+    for (const Quarantine::Seized &one : read_seized_) read.insert(key_of(one.numa_node, one.block));
     quarantine_.begin_listing();
     Recovery<ProductionEnv>(shared_, std::span<const View>(views_))
         .for_each_seized([&](NumaNode numa_node, Block block, Quarantine::Era era) {
             frames[numa_node.value] += static_cast<std::int64_t>(block.order.frames());
+            if (read.contains(key_of(numa_node, block))) return;
             quarantine_.list(numa_node, block, era, now);
         });
     quarantine_.end_listing();
@@ -211,6 +221,7 @@ void ManagedPool::list_seized() {
 std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized() {
     if (look_for_damage() || is_deleted()) {
         quarantine_.clear();
+        read_seized_.clear();
         return std::nullopt;
     }
     ThreadSlotIndex blocked_by;
@@ -225,10 +236,21 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
     Recovery<ProductionEnv> recovery(shared_, std::span<const View>(views_));
     std::uint64_t bytes = 0;
     std::vector<std::int64_t> released(nodes_.size());  // frames, by numa node
-    while (bytes < kZeroedBytesMax) {
-        const auto due = quarantine_.take_due(now);
+    std::vector<Quarantine::Seized> were_read = std::exchange(read_seized_, {});
+    for (unsigned looks = 0; bytes < kZeroedBytesMax; ++looks) {
+        std::optional<Quarantine::Seized> due;
+        if (were_read.empty() || looks >= kReadLooksMax) {
+            due = quarantine_.take_due(now);
+        } else {
+            due = were_read.back();
+            were_read.pop_back();
+        }
         if (!due) break;
         const Quarantine::Seized &one = *due;
+        if (recovery.has_readers(one.numa_node, one.block)) {
+            read_seized_.push_back(one);
+            continue;
+        }
         const NodeMemory &memory = *nodes_[one.numa_node.value];
         const std::uint64_t block_bytes = geometry_.bytes_of(one.block.order.frames());
         bytes += block_bytes;
@@ -245,6 +267,7 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
             declare_corrupt("a block that the daemon held on numa node " + std::to_string(one.numa_node.value) +
                             " has been overwritten");
     }
+    read_seized_.insert(read_seized_.end(), were_read.begin(), were_read.end());  // these come first the next time
     if (bytes != 0) {
         {
             const RecordsLock records(*this);
@@ -254,11 +277,12 @@ std::optional<std::chrono::steady_clock::time_point> ManagedPool::release_seized
         }
         wake_waiters();
     }
-    if (quarantine_.is_empty()) {
-        zeroes_seized_ = false;
-        return std::nullopt;
-    }
-    return quarantine_.next_due();
+    std::optional<std::chrono::steady_clock::time_point> next;
+    if (!quarantine_.is_empty()) next = quarantine_.next_due();
+    // Nobody tells of a drop.
+    if (!read_seized_.empty()) next = std::min(next.value_or(now + kReadAgainAfter), now + kReadAgainAfter);
+    if (!next) zeroes_seized_ = false;
+    return next;
 }
 
 }  // namespace numacre::daemon

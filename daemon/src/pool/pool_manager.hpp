@@ -65,6 +65,17 @@ public:
     // The blocks in use that have been held longest, the oldest first, at most `limit`. pool empty: of all pools.
     // client_id 0: of all clients.
     virtual Answer<BlockList> blocks(const std::string &pool, std::uint32_t client_id, std::uint32_t limit) = 0;
+    // The names of a pool, by name. pool empty: of all pools. Waits for nobody.
+    virtual Answer<std::vector<NameStatus>> names(const std::string &pool) = 0;
+    // Unbinds a name, whoever has bound it. no_such_name: there is none.
+    virtual Answer<void> remove_name(const std::string &pool, const NameText &name) = 0;
+    // The channels of a pool, by name. pool empty: of all pools that can be looked at. Figures are from shared memory,
+    // as in pool_status(), without a scan of the pool. timed_out: the pool that was named cannot be looked at.
+    virtual Answer<std::vector<ChannelStatus>> channels(const std::string &pool) = 0;
+    // The channel goes as soon as nobody has it open, with the messages in it, whoever has made it. ends: nobody sends
+    // any more, and receivers are told so once they have what is there. The answer: how many clients have it open.
+    // no_such_pool: there is no such channel. contended, timed_out: the pool keeps other calls, or the daemon, waiting.
+    virtual Answer<std::uint32_t> remove_channel(const std::string &pool, const std::string &name, bool ends) = 0;
     virtual Answer<void> evict(std::uint32_t client_id, std::chrono::milliseconds grace) = 0;
     // 0: no limit. Above soft_bytes nothing fails; crossing it is an event.
     virtual Answer<void> set_quota(const Holder &holder, std::uint64_t quota_bytes, std::uint64_t soft_bytes) = 0;

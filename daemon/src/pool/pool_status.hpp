@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "engine.hpp"
+#include "numacre/shm/channel/figures.hpp"
 #include "numacre/shm/counters.hpp"
 #include "numacre/shm/layout.hpp"
+#include "numacre/shm/names.hpp"
 #include "numacre/shm/snapshot.hpp"
 #include "spec/pool_config.hpp"
 
@@ -32,6 +34,7 @@ struct NodeStatus {
     // Part of the used bytes: left by clients that have ended, and held before their next use.
     std::uint64_t quarantined_bytes = 0;
     std::uint64_t pinned_bytes = 0;     // part of the online bytes: has to stay where it is
+    std::uint64_t lingering_bytes = 0;  // part of the used bytes: freed by their owners, and held by readers
     bool is_below_watermark = false;    // as the last event about it said
     std::uint64_t peak_used_bytes = 0;  // the maximum that a scan has found since the pool was made
 };
@@ -50,6 +53,7 @@ struct PoolStatus {
     std::string corrupt_reason;
     std::chrono::system_clock::time_point created;
     std::uint32_t clients = 0;
+    std::uint32_t names = 0;  // bound by clients
     std::vector<NodeStatus> nodes;
     std::uint64_t clients_reaped = 0;   // died with or without blocks
     std::uint64_t reclaimed_bytes = 0;  // taken back from dead or detached clients
@@ -64,6 +68,33 @@ struct PoolStatus {
     // to wait.
     std::chrono::milliseconds stale_for{0};
     std::chrono::milliseconds looking_for{0};  // how long the look under way has lasted; 0: there is none
+};
+
+// A name of a pool.
+struct NameStatus {
+    std::string pool;
+    NameEntry entry;
+};
+
+// A client that has a channel open.
+struct ChannelParty {
+    std::uint32_t client_id = 0, pid = 0;
+    std::string comm;
+    std::uint32_t opened = 0;                  // handles of the channel that it has
+    std::uint32_t senders = 0, receivers = 0;  // of its threads; one may be both
+};
+
+// A channel of a pool. Name, sizes and clients are from the ledger, the figures from shared memory.
+struct ChannelStatus {
+    std::string pool, name;
+    std::uint32_t client_id = 0;  // of its seat
+    std::uint32_t uid = 0;        // of the user that has made it
+    std::string stays;            // "while needed", "always", "removed"
+    ChannelShape shape;
+    ChannelFigures figures;
+    std::uint64_t waiting_bytes = 0;                       // of the blocks of all messages that wait
+    std::optional<std::chrono::seconds> oldest_waits_for;  // a lower bound; nothing: no message waits
+    std::vector<ChannelParty> parties;                     // by client id
 };
 
 // Reason for which blocks of a client in quarantine wait.
@@ -84,6 +115,7 @@ struct ClientStatus {
     std::uint64_t reserved_bytes = 0;    // promised to the client, used or not
     std::uint64_t pinned_bytes = 0;      // whole resize units, over all numa nodes
     std::uint32_t threads = 0;
+    std::uint64_t holds = 0, hold_bytes = 0;  // blocks that its threads read (numacre_hold)
     // "active", "adopted", "detaching", "lost connection", "recovering", "quarantined"
     std::string state;
     // Of a client in quarantine; nothing: what is left of it is about to come back.

@@ -63,6 +63,7 @@ void Reaper::work_on(std::uint64_t instance_id) {
         auto steps = walk_for(jobs);
         loop_.post([this, instance_id, jobs = std::move(jobs), steps = std::move(steps)] {
             for (std::size_t i = 0; i < jobs.size(); ++i) has_stepped(jobs[i], steps[i]);
+            if (after_walks_) after_walks_(instance_id);
             if (waiting_.at(instance_id).empty())
                 waiting_.erase(instance_id);
             else
@@ -124,6 +125,8 @@ void Reaper::keep(const std::shared_ptr<Case> &job, const Reclaimed &kept) {
         job->pool->record_worker().post([job] { job->pool->end_promise(job->client.slot); });
         // The other blocks may serve waiters.
         ManagedPool::wake_waiters_soon(job->pool);
+        // It may have been the last one that had a channel open.
+        end_channels(job->pool);
         if (job->on_kept) job->on_kept();
     }
     job->walked = std::chrono::steady_clock::now();

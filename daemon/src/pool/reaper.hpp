@@ -35,8 +35,12 @@ public:
     // The pool's treatment of dead clients' blocks has changed: some that are in quarantine may be due. Any thread.
     void look_at_seized(const std::shared_ptr<ManagedPool> &pool);
 
-    // Reaps the channels of the pool that nobody has open any more. After a client has closed one, or has gone.
+    // Reaps the channels of the pool that nobody has open any more. After a client has closed one, or has gone; or one
+    // has been removed. Any thread.
     void end_channels(const std::shared_ptr<ManagedPool> &pool);
+
+    // Called on the loop after each walk for departed clients of a pool (instance id), also where it has to come again.
+    void after_walks(std::function<void(std::uint64_t)> told) { after_walks_ = std::move(told); }
 
     // Looks after the pool's drained units for as long as there are any. Any thread.
     void watch_drains(const std::shared_ptr<ManagedPool> &pool);
@@ -65,6 +69,7 @@ private:
 
     EventLoop &loop_;
     Registry &registry_;
+    std::function<void(std::uint64_t)> after_walks_;
     std::set<std::uint64_t> draining_;  // pools (instance ids) whose next check_drains() is on its way
     // By the pool's instance id: the cases that wait for the pool's job that is on its way. One job at a time serves
     // all clients that have departed meanwhile: neither many clients of a pool nor its size make other pools wait for

@@ -32,6 +32,8 @@ enum class Errc : std::uint8_t {
     too_many_connections,
     end_of_stream,
     peers_gone,
+    no_such_name,
+    too_many_holds,
 };
 
 // An error in all three worlds.
@@ -45,7 +47,7 @@ struct ErrorRow {
 };
 
 // The rows, in the order of Errc.
-inline constexpr std::array<ErrorRow, 23> kErrors{{
+inline constexpr std::array<ErrorRow, 25> kErrors{{
     {Errc::ok, 0, "OK", "ok", "nothing to do"},
     {Errc::out_of_frames, ENOMEM, "RESOURCE_EXHAUSTED", "out_of_frames",
      "free blocks, use another numa node, wait, or grow the pool"},
@@ -75,6 +77,9 @@ inline constexpr std::array<ErrorRow, 23> kErrors{{
     {Errc::end_of_stream, ESHUTDOWN, "FAILED_PRECONDITION", "end_of_stream",
      "close the channel: nobody sends on it any more"},
     {Errc::peers_gone, EPIPE, "FAILED_PRECONDITION", "peers_gone", "wait for others to open the channel, or close it"},
+    {Errc::no_such_name, ENODATA, "NOT_FOUND", "no_such_name", "see `numacre names` for those that are bound"},
+    {Errc::too_many_holds, ENOSPC, "RESOURCE_EXHAUSTED", "too_many_holds",
+     "drop one of the blocks that the thread holds"},
 }};
 
 // The row of a code.

@@ -36,7 +36,9 @@ void simulated_free(void *place) {
 #include "client/src/events.cpp"
 #include "client/src/free.cpp"
 #include "client/src/guard.cpp"
+#include "client/src/hold.cpp"
 #include "client/src/idle.cpp"
+#include "client/src/names.cpp"
 #include "client/src/policy.cpp"
 #include "client/src/quota.cpp"
 #include "client/src/receive.cpp"
@@ -71,6 +73,7 @@ int read_heed(numacre_pool *) {
     return 0;
 }
 void place_other_numa_nodes(numacre_pool *) {}
+void close_private_bells(numacre_pool *) {}
 std::atomic<bool> is_recording = false;
 int start_recording() {
     return 0;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <poll.h>
@@ -46,6 +47,9 @@ NUMACRE_OS_CALL ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) 
 }
 NUMACRE_OS_CALL ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
     return ::pwrite(fd, buffer, bytes, offset);
+}
+NUMACRE_OS_CALL ssize_t write(int fd, const void *buffer, size_t bytes) {
+    return ::write(fd, buffer, bytes);
 }
 NUMACRE_OS_CALL int close(int fd) {
     return ::close(fd);
@@ -113,6 +117,17 @@ NUMACRE_OS_CALL int userfaultfd(int flags) {
 }
 NUMACRE_OS_CALL int ioctl(int fd, unsigned long request, void *argument) {
     return ::ioctl(fd, request, argument);
+}
+
+// Linux's AIO (io_submit(2)), for requests that signal an eventfd. 0 or the number of requests; -1 with errno.
+NUMACRE_OS_CALL int io_setup(unsigned requests, aio_context_t *context) {
+    return static_cast<int>(::syscall(SYS_io_setup, requests, context));
+}
+NUMACRE_OS_CALL int io_submit(aio_context_t context, long count, iocb **requests) {
+    return static_cast<int>(::syscall(SYS_io_submit, context, count, requests));
+}
+NUMACRE_OS_CALL void io_destroy(aio_context_t context) {
+    (void)::syscall(SYS_io_destroy, context);
 }
 
 // --- memory ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,17 @@
 //                                            closes the connection
 //   ChannelRequest                 ->        on a connection of its own, too, and with the same end. ChannelReply, or
 //                                  <-        AttachReply with the reason of a refusal
+//   BellRequest (make)             ->        likewise on a connection of its own, which stays open: BellReply + by
+//                                  <-        SCM_RIGHTS the eventfd by which a party of a channel waits. The daemon
+//                                  keeps
+//                                            it for others until the connection closes; or AttachReply with the reason
+//                                            of a refusal, and the daemon closes the connection
+//   BellRequest (fetch)            ->        likewise, of whoever has to ring it: BellReply + the eventfd, and the
+//   daemon
+//                                  <-        rings it; or AttachReply. Then the daemon closes the connection
+//   NameRequest                    ->        likewise on a connection of its own
+//                                  <-        NameReply, or AttachReply with the reason of a refusal; then the daemon
+//                                            closes the connection
 //   DetachRequest (after unmapping) ->
 //                                  <-        DetachReply (everything the client held has been given back)
 //
@@ -48,7 +59,11 @@ enum class MessageType : std::uint16_t {
     pin_request = 8,
     pin_reply = 9,
     channel_request = 10,
-    channel_reply = 11
+    channel_reply = 11,
+    name_request = 12,
+    name_reply = 13,
+    bell_request = 14,
+    bell_reply = 15
 };
 
 struct WireHeader {
@@ -142,14 +157,51 @@ struct ChannelRequest {
     std::array<char, kChannelNameBytes> name{};  // terminated by 0
     // 0: any, or the default
     std::uint32_t capacity = 0, burst = 0, parties = 0;
-    std::uint32_t reserved2 = 0;
+    ChannelKind kind = ChannelKind::queue;
 };
 struct ChannelReply {
     WireHeader header{kMagic, kVersion, MessageType::channel_reply, sizeof(ChannelReply), 0};
     std::uint64_t offset = 0;  // in the area (PoolLayout::channels)
     std::uint32_t capacity = 0, burst = 0, parties = 0;
     std::uint16_t process_slot = 0;  // the channel's own
-    std::uint16_t reserved = 0;
+    std::uint16_t kind = 0;          // ChannelKind
+};
+
+// Makes the bell (channel/bells.hpp) of a party that the client has, or fetches that of another one. Refused unless it
+// is the client's process that asks, and the client has the channel open.
+struct BellRequest {
+    enum class Wish : std::uint16_t { make = 0, fetch = 1 };
+    WireHeader header{kMagic, kVersion, MessageType::bell_request, sizeof(BellRequest), 0};
+    std::uint32_t layout_version = kLayoutVersion;
+    std::uint16_t process_slot = 0;
+    Wish wish = Wish::make;
+    std::uint64_t process_generation = 0, instance_id = 0;  // as in AttachReply
+    std::uint64_t serial = 0;                               // fetch: PartySlot::bell; make: 0
+    std::array<char, kChannelNameBytes> name{};             // make: the channel's, terminated by 0
+};
+struct BellReply {
+    WireHeader header{kMagic, kVersion, MessageType::bell_reply, sizeof(BellReply), 0};
+    std::uint64_t serial = 0;  // not 0; of no other bell since the machine has started
+};
+
+// Binds a name of the pool (names.hpp), or unbinds it. Refused unless it is the client's process that asks.
+struct NameRequest {
+    WireHeader header{kMagic, kVersion, MessageType::name_request, sizeof(NameRequest), 0};
+    std::uint32_t layout_version = kLayoutVersion;
+    std::uint16_t process_slot = 0;
+    std::uint16_t reserved = 0;                             // 0
+    std::uint64_t process_generation = 0, instance_id = 0;  // as in AttachReply
+    std::uint32_t kind = 0;                                 // NameKind; 0: unbind the name
+    std::uint32_t flags = 0;                                // kOfPool, kCompare
+    std::uint64_t version = 0;                              // with kCompare: that the name must have; 0: no such name
+    std::uint64_t value = 0;                                // the reference
+    std::array<char, kNameBytes> name{};                    // terminated by 0
+    std::array<char, kPoolNameBytes> objects{};             // terminated by 0
+    static constexpr std::uint32_t kOfPool = 1, kCompare = 2;
+};
+struct NameReply {
+    WireHeader header{kMagic, kVersion, MessageType::name_reply, sizeof(NameReply), 0};
+    std::uint64_t version = 0;  // of the change
 };
 
 struct DetachRequest {
@@ -173,6 +225,10 @@ static_assert(sizeof(PinRequest) == 56);
 static_assert(sizeof(PinReply) == 32);
 static_assert(sizeof(ChannelRequest) == 112);
 static_assert(sizeof(ChannelReply) == 40);
+static_assert(sizeof(BellRequest) == 96);
+static_assert(sizeof(BellReply) == 24);
+static_assert(sizeof(NameRequest) == 176);
+static_assert(sizeof(NameReply) == 24);
 static_assert(sizeof(NodeDescription) == 32);
 static_assert(sizeof(AttachReply) == 16 + 64 + 256 + 4096 + 64 * 32);
 static_assert(std::is_trivially_copyable_v<AttachRequest> && std::is_trivially_copyable_v<AttachReply>);

@@ -6,8 +6,8 @@
 // operation; Recovery then completes or undoes the operation. shm/README.md has the steps, the crash table and the
 // edges.
 //
-// Each file of buddy/ is one layer, a base class of the next: tree, ownership, coalesce, placement, release, claim,
-// refusal, elsewhere. A layer knows those below it and none above.
+// Each file of buddy/ is one layer, a base class of the next: tree, ownership, coalesce, placement, release, holds,
+// claim, refusal, elsewhere. A layer knows those below it and none above.
 #pragma once
 
 #include <cstdint>

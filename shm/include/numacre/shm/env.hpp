@@ -27,6 +27,11 @@ enum class CrashPoint : std::uint8_t {
     hand_off_on_its_way,
     hand_off_given,
     hand_off_received,
+    free_lingers,
+    hold_announced,
+    hold_lent,
+    drop_announced,
+    drop_looked,
 };
 
 // An Env provides: Atomic<T> with the interface of std::atomic<T> (load, store, compare_exchange_*, fetch_and,

@@ -14,6 +14,8 @@
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/env.hpp"
 #include "numacre/shm/geometry.hpp"
+#include "numacre/shm/hold_words.hpp"
+#include "numacre/shm/names.hpp"
 #include "numacre/shm/records.hpp"
 #include "numacre/shm/reference.hpp"
 #include "numacre/shm/thread_parts.hpp"
@@ -21,7 +23,7 @@
 
 namespace numacre::engine {
 
-inline constexpr std::uint32_t kLayoutVersion = 14;
+inline constexpr std::uint32_t kLayoutVersion = 15;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint64_t kHugepageBytes = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kGiganticPageBytes = std::uint64_t{1} << 30;
@@ -77,7 +79,9 @@ struct PoolLayout {
     std::uint64_t accounts = 0;
     std::uint64_t processes = 0;
     std::uint64_t threads = 0;
+    std::uint64_t names = 0;
     std::uint64_t channels = 0;  // kChannelAreaBytes; a part of it has memory behind it once a channel lies there
+    std::uint64_t holds = 0;     // not populated: a page comes when a thread of it first holds a block
     std::uint64_t region_bytes = 0;
 
     static constexpr PoolLayout of(std::uint32_t process_slots, std::uint32_t thread_slots) {
@@ -85,8 +89,10 @@ struct PoolLayout {
         layout.accounts = kPageBytes;
         layout.processes = layout.accounts + round_up(kAccounts * sizeof(Account<Env>), kPageBytes);
         layout.threads = layout.processes + round_up(process_slots * sizeof(ProcessRecord<Env>), kPageBytes);
-        layout.channels = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
-        layout.region_bytes = layout.channels + kChannelAreaBytes;
+        layout.names = layout.threads + round_up(thread_slots * sizeof(ThreadSlot<Env>), kPageBytes);
+        layout.channels = layout.names + round_up(sizeof(NameDirectory<Env>), kPageBytes);
+        layout.holds = layout.channels + kChannelAreaBytes;
+        layout.region_bytes = layout.holds + round_up(thread_slots * sizeof(HoldWords<Env>), kPageBytes);
         return layout;
     }
 };
@@ -167,6 +173,8 @@ struct PoolView {
     Account<Env> *accounts = nullptr;
     ProcessRecord<Env> *processes = nullptr;
     ThreadSlot<Env> *threads = nullptr;
+    NameDirectory<Env> *names = nullptr;
+    HoldWords<Env> *holds = nullptr;  // of each thread slot
     std::uint32_t process_slots = 0;
     std::uint32_t thread_slots = 0;
 
@@ -177,6 +185,8 @@ struct PoolView {
                 reinterpret_cast<Account<Env> *>(bytes + layout.accounts),
                 reinterpret_cast<ProcessRecord<Env> *>(bytes + layout.processes),
                 reinterpret_cast<ThreadSlot<Env> *>(bytes + layout.threads),
+                reinterpret_cast<NameDirectory<Env> *>(bytes + layout.names),
+                reinterpret_cast<HoldWords<Env> *>(bytes + layout.holds),
                 process_slots,
                 thread_slots};
     }

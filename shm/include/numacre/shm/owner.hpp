@@ -16,6 +16,8 @@ inline constexpr ProcessSlot kDaemonProcess{0};
 inline constexpr ProcessSlot kOfflineOwner{0xffff};
 // The owner of a block on its way from the thread that released it to the thread that waits for it (hand_off.hpp).
 inline constexpr ProcessSlot kHandOffOwner{0xfffe};
+// The owner of a block that its last owner has freed while others held it (holds.hpp).
+inline constexpr ProcessSlot kLingeringOwner{0xfffd};
 inline constexpr ThreadSlotIndex kDaemonThread{0};
 
 inline constexpr unsigned kGenerationBits = 19;
@@ -34,6 +36,8 @@ enum class BlockState : std::uint8_t { none = 0, owned = 1, freeing = 2, cached 
 // published, nobody but its own process writes it: plain stores suffice. An entry is published once there is a
 // reference to the block: another process may take the block at any moment, so only CAS is allowed from then on. A
 // cached entry may be taken back by others while its thread is outside the cache's steps (idle_caches.hpp).
+// The three bits of state and published are 7 for a block that is lent: owned, published, and held by a thread at some
+// time since it was allocated (holds.hpp). It stays lent until it is freed, whoever takes it.
 //   bits  0.. 1 state   2 published    3..7 order   8..23 holder (process slot if held, thread slot if freeing)
 //   bits 24..42 generation   43..63 Note (in state freeing: left over from the last holder, without meaning);
 //   in state cached: 43..58 the thread slot whose cache has the block (0: no thread's)
@@ -80,10 +84,12 @@ public:
     // Returns this entry, which has no note yet, with `note`.
     constexpr IndexEntry with(Note note) const { return IndexEntry{bits_ | note.bits()}; }
     constexpr IndexEntry published() const { return IndexEntry{bits_ | kPublished}; }
-    // Returns `other`, which names an owner and nothing else, with this block's order and slack, held since `since`.
-    // The generation is filled in later.
+    // Returns this entry, which is owned and published, as that of a lent block.
+    constexpr IndexEntry lent() const { return IndexEntry{bits_ | kLent}; }
+    // Returns `other`, which names an owner and nothing else, with this block's order and slack, held since `since`. A
+    // lent block stays lent; any other is not published any more. The generation is filled in later.
     constexpr IndexEntry handed_to(IndexEntry other, PoolAge since) const {
-        return other.of(order(), note().with_since(since));
+        return IndexEntry{other.of(order(), note().with_since(since)).bits_ | lent_bits()};
     }
 
     // handed_to() and after_in_half() in one. other: with a note that has no slack.
@@ -92,34 +98,46 @@ public:
         return IndexEntry{(bits_ & kKept) + (other.bits_ + kGenerationStep)};
     }
 
-    constexpr BlockState state() const { return static_cast<BlockState>(bits_ & 3); }
+    constexpr BlockState state() const { return is_lent() ? BlockState::owned : static_cast<BlockState>(bits_ & 3); }
     constexpr bool is_owned() const { return state() == BlockState::owned; }
     constexpr bool is_freeing() const { return state() == BlockState::freeing; }
     constexpr bool is_cached() const { return state() == BlockState::cached; }
+    // Some thread has held the block, and may hold it still: a free has to look (holds.hpp).
+    constexpr bool is_lent() const { return (bits_ & kLent) == kLent; }
+    // Freed by its owner, and not in the tree yet: somebody held the block.
+    constexpr bool is_lingering() const { return ownership() == private_to(kLingeringOwner); }
     // Owned or cached: the block belongs to its process, and recovery gives it back when the process dies.
-    constexpr bool is_held() const { return (bits_ & 1) != 0; }
+    constexpr bool is_held() const { return (bits_ & kHeldBit) != 0; }
     // State, holder and the published bit equal those of `other`.
     constexpr bool is_held_like(IndexEntry other) const { return ownership() == other.ownership(); }
-    // State and holder equal those of `other`; the published bit may differ. (A cached entry is not like an owned one.)
+    // State and holder equal those of `other`; the published bit may differ. (A cached entry is not like an owned one,
+    // and neither is that of a lent block.)
     constexpr bool is_held_like_or_published(IndexEntry other) const {
         return ((bits_ ^ other.bits_) & (kStateMask | kHolderMask)) == 0;
     }
     // A reference to a block of this order at this entry may exist.
     constexpr bool is_published(Order order) const {
+        // Owned, 5, or lent, 7.
         const IndexEntry name = make(BlockState::owned, 0, order, 0, {}).published();
-        return ((bits_ ^ name.bits_) & (kStateMask | kPublished | kOrderMask)) == 0;
+        return ((bits_ ^ name.bits_) & (kHeldBit | kPublished | kOrderMask)) == 0;
     }
-    // Whether this is the entry of a published block of this order, with the generation that is the lowest bits of
-    // `number`.
+    // Whether this is the entry of a published block of this order that is not lent, with the generation that is the
+    // lowest bits of `number`.
     constexpr bool is_published_as(Order order, std::uint64_t number) const {
         constexpr std::uint64_t kMask = std::uint64_t{kStateMask | kPublished | kOrderMask} | kGenerationMask;
         const std::uint64_t wanted = static_cast<std::uint64_t>(BlockState::owned) | kPublished |
                                      std::uint64_t{order.value} << 3 | number * kGenerationStep;
         return ((bits_ ^ wanted) & kMask) == 0;
     }
+    // is_published_as() of a lent block.
+    constexpr bool is_lent_as(Order order, std::uint64_t number) const {
+        constexpr std::uint64_t kMask = std::uint64_t{kLent | kOrderMask} | kGenerationMask;
+        const std::uint64_t wanted = kLent | std::uint64_t{order.value} << 3 | number * kGenerationStep;
+        return ((bits_ ^ wanted) & kMask) == 0;
+    }
     // The owner is a client: not the daemon, and none of the owners that are no process.
     constexpr bool is_a_clients() const {
-        return static_cast<std::uint16_t>(owner().value - 1) < kHandOffOwner.value - 1;
+        return static_cast<std::uint16_t>(owner().value - 1) < kLingeringOwner.value - 1;
     }
     constexpr bool is_published() const { return (bits_ & kPublished) != 0; }
     // State, published and holder in one number, to be compared with private_to().
@@ -153,11 +171,15 @@ private:
         return IndexEntry{static_cast<std::uint64_t>(state) | std::uint64_t{order.value} << 3 |
                           std::uint64_t{holder} << 8 | std::uint64_t{generation & kGenerationMax} << 24 | note.bits()};
     }
+    // The bits of a lent entry that an owned one has not, if this one is lent; else 0.
+    constexpr std::uint64_t lent_bits() const { return (bits_ & bits_ >> 1 & 2) * 3; }
+    static constexpr std::uint32_t kHeldBit = 1;
     static constexpr std::uint32_t kStateMask = 3;
     static constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 24;
     static constexpr std::uint64_t kGenerationMask = kGenerationMax * kGenerationStep;
     static constexpr std::uint64_t kHalfBit = kGenerationStep << (kGenerationBits - 1);
     static constexpr std::uint32_t kPublished = 4;
+    static constexpr std::uint32_t kLent = kStateMask | kPublished;
     static constexpr unsigned kHolderShift = 8;
     static constexpr unsigned kThreadShift = Note::kSinceShift;
     static constexpr std::uint32_t kHolderMask = std::uint32_t{0xffff} << kHolderShift;

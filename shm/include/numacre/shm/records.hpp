@@ -34,6 +34,8 @@ struct alignas(128) ThreadSlot {
     Word under_way;  // UnderWay (account.hpp): how far counts may be off because of a call of this thread
     Word inside;     // 1 while the thread is in the steps of its cache: nobody else touches its cached blocks then
     Word answered;   // Answered: the last request for cached blocks that the thread has answered
+    // A cache line of its own: bit i: the i-th of the thread's HoldWords may hold a block (holds.hpp).
+    alignas(kCacheLineBytes) Word holds;
 };
 
 // The user of a thread slot: bits 0..15 process slot, bit 16 in use.
@@ -190,6 +192,7 @@ static_assert(offsetof(ThreadSlot<ProductionEnv>, waiting) == 24);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, under_way) == 40);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, inside) == 48);
 static_assert(offsetof(ThreadSlot<ProductionEnv>, answered) == 56);
+static_assert(offsetof(ThreadSlot<ProductionEnv>, holds) == 64);
 static_assert(sizeof(ProcessRecord<ProductionEnv>) == 128);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, held) == 64);
 static_assert(offsetof(ProcessRecord<ProductionEnv>, presence) == 80);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -61,20 +62,27 @@ public:
     // As recover(), but the blocks belong to the daemon, and nobody may use them, until release() frees them.
     // References that the dead gave away are stale from here on. Calls seized(NumaNode, Block) for each block. If the
     // daemon dies meanwhile, the next daemon finds in for_each_seized() the blocks that are not released yet. era: a
-    // value of the caller's, which for_each_seized() reports.
+    // value of the caller's, which for_each_seized() reports. A block that other processes hold is seized as well:
+    // has_readers() tells the caller when they have dropped it, and no hold of it begins any more.
     template <class Seized, class Keeps = KeepsNone>
     void seize(std::span<Departed> departed, PoolAge era, Seized &&seized, Keeps &&keeps = {}) {
         recover(departed, keeps, [&](const NodeView<Env> &view, Block block, IndexEntry entry) {
-            std::uint64_t bits = entry.bits();
-            // EDGE hand-over, the daemon as taker: a process may take a block that the dead had published at this
-            // moment.
-            const IndexEntry ours = Buddy<Env>{view, pool_}.after(
-                layer_of(block.order), block, entry.handed_to(IndexEntry::owned(kDaemonProcess, Order{0}, 0, {}), era),
-                entry);
-            if (!view.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_acq_rel))
-                return false;
-            seized(view.numa_node, block);
-            return true;
+            // Twice, as in Buddy::take().
+            for (unsigned look = 0; look < 2; ++look) {
+                std::uint64_t bits = entry.bits();
+                // EDGE hand-over, the daemon as taker: a process may take a block that the dead had published at this
+                // moment. seq_cst for has_readers(), as in Buddy::free_lent().
+                const IndexEntry ours = Buddy<Env>{view, pool_}.after(
+                    layer_of(block.order), block,
+                    entry.handed_to(IndexEntry::owned(kDaemonProcess, Order{0}, 0, {}), era), entry);
+                if (view.index_entry(block).compare_exchange_strong(bits, ours.bits(), std::memory_order_seq_cst)) {
+                    seized(view.numa_node, block);
+                    return true;
+                }
+                if (!entry.is_published() || bits != entry.lent().bits()) return false;
+                entry = IndexEntry{bits};
+            }
+            return false;
         });
     }
 
@@ -94,6 +102,13 @@ public:
             visit_owned(view, [&](Block block, IndexEntry entry) {
                 if (entry.owner() == kDaemonProcess) visit(view.numa_node, block, entry.note().since());
             });
+    }
+
+    // Whether others hold a seized block, so that it may be neither zeroed nor released.
+    bool has_readers(NumaNode numa_node, Block block) const {
+        const NodeView<Env> &view = numa_nodes_[numa_node.value];
+        return IndexEntry{view.index_entry(block).load(std::memory_order_acquire)}.is_lent() &&
+               engine::has_readers(pool_, numa_node, block);
     }
 
     // Frees a seized block. False: the block is not the daemon's (any more): somebody has scribbled over its entry.
@@ -196,13 +211,17 @@ private:
         // First, as it needs no other thread to get out of the way: any thread that releases memory serves a wish that
         // stands.
         take_back_given(slot);
+        drop_holds(slot, pool_.holds[thread.value]);
         const Intent intent{slot.intent.load(std::memory_order_acquire)};
         if (intent.active() && intent.numa_node().value < numa_nodes_.size()) {
             const NodeView<Env> &view = numa_nodes_[intent.numa_node().value];
             if (view.contains(intent.block()) || is_leaf_word(view, intent)) {
-                if ((intent.kind() == IntentKind::free &&
-                     take_back_untold(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked) ||
-                    resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
+                if (intent.kind() == IntentKind::free) {
+                    if (take_back_untold(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
+                        return RecoveryStep::blocked;
+                    free_what_lingers(view, intent.block());
+                }
+                if (resolve(view, intent.block(), thread, blocked_by) == RecoveryStep::blocked)
                     return RecoveryStep::blocked;
                 // Other threads must find the free frames, however far the dead thread came with raising the hints.
                 const unsigned level = layer_of(intent.block().order) == 0 ? 1 : layer_of(intent.block().order);
@@ -242,6 +261,26 @@ private:
         // release: nobody else changes the word any more. If we die before this, the next recovery finds the block
         // taken back.
         slot.waiting.store(0, std::memory_order_release);
+    }
+
+    // Drops all that the dead thread held.
+    void drop_holds(ThreadSlot<Env> &slot, HoldWords<Env> &words) {
+        // acquire: with the words.
+        for (std::uint64_t left = slot.holds.load(std::memory_order_acquire); left != 0; left &= left - 1) {
+            const auto place = static_cast<unsigned>(std::countr_zero(left));
+            // relaxed: read above.
+            const HoldWord word{words.word[place].load(std::memory_order_relaxed)};
+            // Scribbled: any node's steps clear it.
+            const std::size_t node = word.numa_node().value < numa_nodes_.size() ? word.numa_node().value : 0;
+            Buddy<Env> buddy{numa_nodes_[node], pool_};
+            (void)buddy.drop(buddy.view_of(kSelf), slot, words, place);
+        }
+    }
+
+    // The dead thread may have made the block linger, and not have looked whether anybody holds it.
+    void free_what_lingers(const NodeView<Env> &view, Block block) {
+        Buddy<Env> buddy{view, pool_};
+        (void)buddy.free_if_last(buddy.view_of(kSelf), view.numa_node, block);
     }
 
     // Frees a block that the dead thread had put on its way (hand_off.hpp), unless a waiter has been told of it.

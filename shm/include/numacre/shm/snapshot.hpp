@@ -60,6 +60,8 @@ struct NodeSnapshot {
     std::uint64_t free_frames = 0;    // online and not used
     BlocksByOrder free_blocks{};      // maximal free blocks
     std::uint64_t cached_frames = 0;  // of the used ones: in clients' thread caches
+    // Of the used ones: freed by their owners, and held by others (holds.hpp).
+    std::uint64_t lingering_frames = 0;
     BlocksByOrder live_blocks{};      // owned blocks, without cached ones
     std::uint64_t granted_bytes = 0;  // in live blocks
     std::uint64_t requested_bytes = 0;
@@ -110,6 +112,8 @@ struct NodeScan {
         }
         if (entry.owner().value < by_process.size())
             by_process[entry.owner().value].add(block, entry);
+        else if (entry.owner() == kLingeringOwner)
+            out.lingering_frames += block.order.frames();
         else if (!by_process.empty() && entry.owner() != kHandOffOwner)
             ++out.damaged_entries;  // no such process slot
     }

@@ -4,13 +4,13 @@
 #include <bit>
 #include <cstdint>
 
-#include "numacre/shm/buddy/release.hpp"
+#include "numacre/shm/buddy/holds.hpp"
 
 namespace numacre::engine {
 
 template <class Env>
-class BuddyClaim : public BuddyRelease<Env> {
-    using Base = BuddyRelease<Env>;
+class BuddyClaim : public BuddyHolds<Env> {
+    using Base = BuddyHolds<Env>;
 
 public:
     using Base::after;

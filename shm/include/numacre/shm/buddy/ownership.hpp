@@ -30,7 +30,11 @@ public:
         if (!view_.contains(block) || view_.reference_format.numa_node(reference) != view_.numa_node.value ||
             view_.reference_format.is_impossible(reference))
             return Errc::bad_argument;
-        if (!take_at(view_of(actor), layer_of(block.order), block, reference, since)) return Errc::stale_ref;
+        const Self self = view_of(actor);
+        const unsigned layer = layer_of(block.order);
+        // Twice: between the first one's look and CAS the block may have been lent. Under one name that happens once.
+        if (!take_at(self, layer, block, reference, since) && !take_at(self, layer, block, reference, since))
+            return Errc::stale_ref;
         taken = block;
         return Errc::ok;
     }
@@ -138,8 +142,9 @@ public:
 
     // First step of a hand-off (hand_off.hpp): the held block of `entry` becomes nobody's, on its way. entry: on
     // success the new entry. The intent stays set. False: the block is not the process's any more, and nothing was
-    // done.
+    // done: it is another's by now, or lent, and somebody may hold it.
     bool put_on_its_way(Actor actor, Block block, IndexEntry &entry) {
+        if (entry.is_lent()) return false;
         const Self self = view_of(actor);
         begin(self, IntentKind::free, block);
         std::uint64_t bits = entry.bits();
@@ -181,8 +186,9 @@ public:
     }
 
     // The opposite of publish(): all references to the block become stale. False: another process took the block
-    // before. On success `entry` is the new entry.
+    // before, or a thread has held it, which only the free ends. On success `entry` is the new entry.
     bool withdraw(Block block, IndexEntry &entry) {
+        if (entry.is_lent()) return false;
         std::uint64_t bits = entry.bits();
         const IndexEntry now = after(layer_of(block.order), block,
                                      IndexEntry::owned(entry.owner(), entry.order(), 0, entry.note()), entry);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "numacre/shm/buddy/placement.hpp"
+#include "numacre/shm/holds.hpp"
 
 namespace numacre::engine {
 
@@ -102,7 +103,8 @@ public:
     }
 
     // Frees an owned block that find_entry() just found. stale_ref: another thread was faster. tally: count the free;
-    // false for a chunk that comes online.
+    // false for a chunk that comes online. A lent block that somebody holds lingers, and is nobody's from here on: its
+    // last drop frees it.
     Errc free_entry(Actor actor, Block block, IndexEntry entry, bool tally) {
         const Self self = view_of(actor);
         const ShortPath way = free_found(self, layer_of(block.order), block, entry, tally);
@@ -115,6 +117,7 @@ protected:
     using Base::group_of;
     using Base::home_of;
     using Base::leaf_word_block;
+    using Base::pool_;
     using Base::set_home;
     using Base::view_;
 
@@ -138,7 +141,38 @@ protected:
 
     // Frees an owned block that was just found, also if others free or take it: refused if another thread was faster.
     ShortPath free_found(const Self &self, unsigned layer, Block block, IndexEntry entry, bool tally) {
-        return become_freer(self, layer, block, entry) ? release(self, layer, block, tally) : ShortPath::refused;
+        const IndexEntry found = entry;
+        if (!found.is_lent() && become_freer(self, layer, block, entry)) return release(self, layer, block, tally);
+        // Lent before, or since: it is the same block, and the same owner's. (A cached entry has other words in place
+        // of the note, which may look like one.)
+        return found.is_owned() && entry == found.lent() ? free_lent(self, layer, block, entry, tally)
+                                                         : ShortPath::refused;
+    }
+
+    // free_found() of a lent block. done also if the block lingers.
+    [[gnu::noinline]] ShortPath free_lent(const Self &self, unsigned layer, Block block, IndexEntry entry, bool tally) {
+        begin_free(self, block);
+        std::uint64_t bits = entry.bits();
+        const IndexEntry lingers = entry.now(IndexEntry::owned(kLingeringOwner, Order{0}, 0, {}));
+        // EDGE ownership, as in become_freer(): it decides between all that free or take the block. EDGE free-then-look
+        // (seq_cst; partners: EDGE hold-then-look, drop-then-look). The intent stays until the look is done: if we die
+        // before, recovery looks.
+        if (!view_.index_entry(layer, block).compare_exchange_strong(bits, lingers.bits(), std::memory_order_seq_cst)) {
+            end(self);
+            return ShortPath::refused;
+        }
+        Env::crash_point(CrashPoint::free_lingers);
+        if (tally) count(self.counters->frees[block.order.value]);
+        if (!free_lingering(self, layer, block, lingers)) end(self);
+        return ShortPath::done;
+    }
+
+    // Frees a lingering block if no thread holds it: then true. entry: read by seq_cst, or written.
+    [[gnu::noinline]] bool free_lingering(const Self &self, unsigned layer, Block block, IndexEntry entry) {
+        if (has_readers(pool_, view_.numa_node, block)) return false;
+        if (!become_freer(self, layer, block, entry)) return false;
+        if (release(self, layer, block, false) == ShortPath::begun) finish_free(self, block);
+        return true;
     }
 
     // Frees the process's own, unpublished block: a plain store names the freeing thread.
@@ -174,8 +208,9 @@ protected:
         return ShortPath::done;
     }
 
-    // Decides which thread frees. True: the calling thread, and its intent says so. False: another thread was faster.
-    bool become_freer(const Self &self, unsigned layer, Block block, IndexEntry entry) {
+    // Decides which thread frees. True: the calling thread, and its intent says so. False: another thread was faster,
+    // or has held the block; `entry` is the present entry.
+    bool become_freer(const Self &self, unsigned layer, Block block, IndexEntry &entry) {
         begin_free(self, block);
         // EDGE ownership (acq_rel; partners: EDGE commit, EDGE hand-over). The one place that decides which thread
         // frees: a second free, a free of a block that was handed on and recovery all meet in this CAS. Release
@@ -187,6 +222,7 @@ protected:
         if (!slot.compare_exchange_strong(bits, entry.now(self.freeing).bits(), std::memory_order_acq_rel))
             [[unlikely]] {
             end(self);
+            entry = IndexEntry{bits};
             return false;
         }
         Env::crash_point(CrashPoint::free_after_ownership);
@@ -200,8 +236,9 @@ protected:
         std::uint64_t bits = slot.load(std::memory_order_acquire);  // EDGE look-up
         const IndexEntry entry{bits};
         const Block block{base, entry.order()};
+        // A lent block may have to linger: it is freed by itself.
         if (entry.state() != state || entry.owner() != self.actor.process || block.order.value > kLeafOrder ||
-            !view_.contains(block) || (entry.is_cached() && entry.cacher() != self.actor.thread))
+            entry.is_lent() || !view_.contains(block) || (entry.is_cached() && entry.cacher() != self.actor.thread))
             return false;
         // EDGE ownership
         if (!entry.is_published() && !contended)

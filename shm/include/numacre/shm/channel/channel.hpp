@@ -24,67 +24,14 @@
 #include <cstdint>
 
 #include "numacre/shm/buddy.hpp"
+#include "numacre/shm/channel/blocks.hpp"
 #include "numacre/shm/channel/layout.hpp"
 #include "numacre/shm/channel/ring.hpp"
 #include "numacre/shm/channel/sleepers.hpp"
 
 namespace numacre::engine {
 
-// A block of a pool with several numa nodes.
-struct BlockPlace {
-    NumaNode numa_node;
-    FrameIndex base;
-    friend constexpr bool operator==(BlockPlace, BlockPlace) = default;
-};
-
-enum class SendResult : std::uint8_t {
-    sent,
-    full,       // nothing was done
-    not_owned,  // `refused` is not a block of the sender's process, or named twice; nothing was done
-    published,  // `refused` has been published: withdraw() it first; nothing was done
-    closed,     // nothing was done
-    scribbled,  // the channel's words are damaged; nothing was done
-};
 enum class ReceiveResult : std::uint8_t { received, empty, scribbled };
-
-// The index entries of the blocks that messages name, in all numa nodes of the pool.
-template <class Env, class Nodes>
-class MessageBlocks {
-public:
-    explicit MessageBlocks(const Nodes &nodes) : nodes_(nodes) {}
-
-    // Makes `to` the owner of the message's block, if its entry names `from` with this generation: a plain store, for
-    // nobody but the caller may change the entry. moved: the message with the block's new generation. False: the block
-    // is not so.
-    bool move(Message message, ProcessSlot from, ProcessSlot to, PoolAge since, Message &moved) const {
-        if (message.numa_node().value >= nodes_.count()) return false;
-        const Buddy<Env> &buddy = nodes_.at(message.numa_node().value);
-        const Block block = message.block();
-        IndexEntry entry;
-        if (!buddy.look(block, entry) || !entry.is_private(IndexEntry::private_to(from)) ||
-            entry.order() != block.order || entry.generation() != message.generation())
-            return false;
-        moved = message.with_generation(next_generation(message.generation()));
-        buddy.pass_on(block, entry, to, since);
-        return true;
-    }
-    // Whether the block's entry names `owner` with the message's generation.
-    bool is_owned(Message message, ProcessSlot owner) const {
-        IndexEntry entry;
-        return look(message, entry) && entry.is_private(IndexEntry::private_to(owner)) &&
-               entry.generation() == message.generation();
-    }
-    // False: there is no such block (somebody has scribbled).
-    bool look(Message message, IndexEntry &entry) const {
-        return message.numa_node().value < nodes_.count() &&
-               nodes_.at(message.numa_node().value).look(message.block(), entry) &&
-               entry.order() == message.block().order;
-    }
-    const Nodes &nodes() const { return nodes_; }
-
-private:
-    Nodes nodes_;
-};
 
 // Nodes: Buddy<Env> &at(numa node), std::uint32_t count().
 template <class Env, class Nodes>
@@ -140,12 +87,12 @@ public:
         const auto segment = static_cast<std::uint32_t>(slot.segment.load(std::memory_order_relaxed));
         if (segment >= view_.ring.segment_count) return SendResult::scribbled;
         Word *const list = view_.ring.segment(segment);
-        const SendResult listed = write_list(list, actor.process, places, count, refused);  // S1
+        const SendResult listed = blocks_.write_list(list, actor.process, places, count, refused);  // S1
         if (listed != SendResult::sent) return listed;
         slot.first.store(list[0].load(std::memory_order_relaxed), std::memory_order_relaxed);
         begin(slot, ErrandKind::send, false, count, at);    // S2
         for (unsigned moved = 0; moved < count; ++moved) {  // S3
-            if (become_the_channels(list[moved], actor.process, since)) continue;
+            if (blocks_.pass_listed(list[moved], actor.process, owner_, since)) continue;
             refused = moved;
             undo(slot, list, moved, actor.process, since);
             return SendResult::not_owned;
@@ -166,6 +113,9 @@ public:
         return SendResult::sent;
     }
 
+    struct NoStep {
+        void operator()() const {}
+    };
     struct Received {
         ReceiveResult result = ReceiveResult::empty;
         unsigned count = 0;
@@ -173,12 +123,25 @@ public:
     };
     // Makes up to `most` messages actor.process's; give(n, NumaNode, Block) tells of the n-th. All of one call are of
     // one burst, or what is left of it. Those come first that somebody had received who died then: they are
-    // redelivered. If the caller dies inside, others receive the messages.
+    // redelivered. before_end(): a step of the caller's behind the last message, such as to wake senders. If the caller
+    // dies inside, before_end() included, others receive the messages.
+    template <class Give, class BeforeEnd = NoStep>
+    Received receive(std::uint32_t party, Actor actor, unsigned most, PoolAge since, const Give &give,
+                     const BeforeEnd &before_end = {}) const {
+        const Received received = receive_any(party, actor, most, since, give, before_end);
+        tally(view_.parties[party].received, received.count);
+        if (received.is_redelivered) tally(view_.parties[party].redelivered, received.count);
+        return received;
+    }
+
+    // Receives the oldest burst, or what is left of it, so that a send finds room: give as in receive(). Such a message
+    // has been received by nobody else, and counts as dropped and not as received. If the caller dies inside, others
+    // receive the messages. The caller wakes senders.
     template <class Give>
-    Received receive(std::uint32_t party, Actor actor, unsigned most, PoolAge since, const Give &give) const {
-        const Received again = receive_from(view_.returned, true, party, actor, most, since, give);
-        return again.result != ReceiveResult::empty ? again
-                                                    : receive_from(view_.ring, false, party, actor, most, since, give);
+    Received drop_oldest(std::uint32_t party, Actor actor, PoolAge since, const Give &give) const {
+        const Received oldest = receive_from(view_.ring, false, party, actor, view_.ring.burst, since, give, NoStep{});
+        tally(view_.parties[party].dropped, oldest.count);
+        return oldest;
     }
 
     // Nobody sends any more from here on.
@@ -194,12 +157,9 @@ public:
         return find_room(Ring<Env>{view_.ring}, count, at, total) != SendResult::full;
     }
     // Messages in the ring, as seen at about this moment.
-    std::uint32_t fill() const {
-        const Ring<Env> ring{view_.ring};
-        const auto tail = ring.find_tail();
-        if (tail.found == Ring<Env>::Found::scribbled) return 0;
-        return waiting(tail.sent, ring.find_head());
-    }
+    std::uint32_t fill() const { return fill_of(view_.ring); }
+    // ... and those that a receiver had when it died, and that others receive first.
+    std::uint32_t returned() const { return fill_of(view_.returned); }
 
     const ChannelView<Env> &view() const { return view_; }
 
@@ -209,6 +169,12 @@ private:
 
     static bool has_messages_in(const RingView<Env> &view) {
         return Ring<Env>{view}.find_head().found != Found::nothing;
+    }
+
+    static std::uint32_t fill_of(const RingView<Env> &view) {
+        const Ring<Env> ring{view};
+        const Place tail = ring.find_tail();
+        return tail.found == Found::scribbled ? 0 : waiting(tail.sent, ring.find_head());
     }
 
     // Of `sent` messages, those that had not been received when the head was found.
@@ -236,36 +202,6 @@ private:
         return now + count <= view_.shape.capacity ? SendResult::sent : SendResult::full;
     }
 
-    // Lists the blocks with the generations that they have as the channel's.
-    SendResult write_list(Word *list, ProcessSlot process, const BlockPlace *places, unsigned count,
-                          unsigned &refused) const {
-        for (refused = 0; refused < count; ++refused) {
-            const BlockPlace place = places[refused];
-            Block block;
-            IndexEntry entry;
-            if (place.numa_node.value >= blocks_.nodes().count() ||
-                blocks_.nodes().at(place.numa_node.value).find_entry(place.base, block, entry) != Errc::ok ||
-                entry.owner() != process)
-                return SendResult::not_owned;
-            if (entry.is_published()) return SendResult::published;
-            // EDGE list-then-cell (release): who reads this finds that the segment is in its old cell no more.
-            list[refused].store(Message{place.numa_node, block, next_generation(entry.generation())}.bits(),
-                                std::memory_order_release);
-        }
-        return SendResult::sent;
-    }
-
-    // False: the block is not the process's any more. It is named twice, or another thread of the process has it freed.
-    bool become_the_channels(const Word &listed, ProcessSlot process, PoolAge since) const {
-        const Message message{listed.load(std::memory_order_relaxed)};
-        IndexEntry entry;
-        if (!blocks_.look(message, entry) || !entry.is_private(IndexEntry::private_to(process)) ||
-            next_generation(entry.generation()) != message.generation())
-            return false;
-        blocks_.nodes().at(message.numa_node().value).pass_on(message.block(), entry, owner_, since);
-        return true;
-    }
-
     // Gives the first `moved` messages back to the process. release: recovery frees what it finds of them from here on.
     void undo(Slot &slot, const Word *list, unsigned moved, ProcessSlot process, PoolAge since) const {
         // relaxed: our own word.
@@ -277,9 +213,16 @@ private:
         end(slot);
     }
 
-    template <class Give>
+    template <class Give, class BeforeEnd>
+    Received receive_any(std::uint32_t party, Actor actor, unsigned most, PoolAge since, const Give &give,
+                         const BeforeEnd &before_end) const {
+        const Received again = receive_from(view_.returned, true, party, actor, most, since, give, before_end);
+        if (again.result != ReceiveResult::empty) return again;
+        return receive_from(view_.ring, false, party, actor, most, since, give, before_end);
+    }
+    template <class Give, class BeforeEnd>
     Received receive_from(const RingView<Env> &view, bool is_of_returned, std::uint32_t party, Actor actor,
-                          unsigned most, PoolAge since, const Give &give) const {
+                          unsigned most, PoolAge since, const Give &give, const BeforeEnd &before_end) const {
         const Ring<Env> ring{view};
         Slot &slot = view_.parties[party];
         for (;;) {
@@ -312,9 +255,8 @@ private:
                 if (!blocks_.move(message, owner_, actor.process, since, ours)) continue;  // somebody has scribbled
                 give(got++, message.numa_node(), message.block());
             }
+            before_end();
             end(slot);  // R4
-            tally(slot.received, got);
-            if (is_of_returned) tally(slot.redelivered, got);
             return {got == 0 ? ReceiveResult::scribbled : ReceiveResult::received, got, is_of_returned};
         }
     }

@@ -25,22 +25,33 @@ inline constexpr std::uint32_t kChannels = 16;
 inline constexpr std::uint64_t kChannelAreaBytes = std::uint64_t{4} << 20;
 inline constexpr std::size_t kChannelNameBytes = 48;  // with its terminating 0
 
+// queue: one receiver gets a message (channel.hpp). broadcast: each reader gets each message (broadcast.hpp), whose
+// memory has another layout (broadcast_layout.hpp).
+enum class ChannelKind : std::uint32_t { queue = 0, broadcast = 1 };
+
 // The numbers from which a channel's layout follows.
 struct ChannelShape {
-    std::uint32_t capacity = 0;  // messages, 1 .. kChannelCapacityMost
+    std::uint32_t capacity = 0;  // messages, 1 .. kChannelCapacityMost; of a broadcast: those that it keeps at least
     std::uint32_t burst = 0;     // messages of one send, 1 .. kBurstMost
     std::uint32_t parties = 0;   // threads that may send or receive at a time, 1 .. kPartiesMost
+    ChannelKind kind = ChannelKind::queue;
 
     constexpr bool is_plausible() const { return capacity >= 1 && burst >= 1 && parties >= 1 && is_within_limits(); }
     constexpr bool is_within_limits() const {
-        return capacity <= kChannelCapacityMost && burst <= kBurstMost && parties <= kPartiesMost;
+        return capacity <= kChannelCapacityMost && burst <= kBurstMost && parties <= kPartiesMost &&
+               kind <= ChannelKind::broadcast;
     }
+    // Of a wish: whether a whole burst finds room once the channel is empty. A broadcast has always room.
+    constexpr bool has_room_for_bursts() const { return is_broadcast() || capacity == 0 || burst <= capacity; }
+    constexpr bool is_broadcast() const { return kind == ChannelKind::broadcast; }
     // Of a shape that somebody wishes, where 0 is any: the shape of a channel that is made for it.
     constexpr ChannelShape with_defaults() const {
-        return {capacity == 0 ? kChannelCapacityDefault : capacity, burst == 0 ? kChannelBurstDefault : burst,
-                parties == 0 ? kChannelPartiesDefault : parties};
+        ChannelShape made{capacity == 0 ? kChannelCapacityDefault : capacity, burst == 0 ? kChannelBurstDefault : burst,
+                          parties == 0 ? kChannelPartiesDefault : parties, kind};
+        if (burst == 0 && !made.has_room_for_bursts()) made.burst = made.capacity;
+        return made;
     }
-    // Likewise: whether a channel that is there will do.
+    // Likewise: whether a channel of the same kind that is there will do.
     constexpr bool is_met_by(const ChannelShape &there) const {
         return (capacity == 0 || capacity == there.capacity) && (burst == 0 || burst == there.burst) &&
                (parties == 0 || parties == there.parties);
@@ -75,6 +86,9 @@ struct ChannelHeader {
     Word senders_asleep;
     FutexWord message_signal;
     FutexWord room_signal;
+    // Bit party - 1: the party has a bell, and waits by it now or has done so (bells.hpp).
+    Word message_watchers;
+    Word room_watchers;
 };
 
 // The user of a party slot: bits 0..15 process slot, bit 16 in use, 17 sends, 18 receives.
@@ -107,7 +121,10 @@ struct alignas(2 * kCacheLineBytes) PartySlot {
     Word sent;     // messages, by tallies that stay when the slot changes hands
     Word received;
     Word redelivered;  // of those received
-    std::uint64_t reserved[8];
+    Word dropped;      // messages that a sender received to make room
+    Word bell;         // serial of the party's eventfd; 0: it has none
+    Word armed;        // ArmedWord. Set by the party, cleared by whoever has rung
+    std::uint64_t reserved[5];
     std::array<Word, kBurstMost> claims;  // Message: what a receive wants to take
 };
 
@@ -192,6 +209,7 @@ struct ChannelView {
         return view;
     }
     const RingView<Env> &ring_of(bool is_of_returned) const { return is_of_returned ? returned : ring; }
+    PartySlot<Env> &party(std::uint32_t party) const { return parties[party]; }
 };
 
 // Makes zeroed memory a channel. Nobody else sees it yet.

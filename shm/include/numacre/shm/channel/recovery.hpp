@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "numacre/shm/channel/bells.hpp"
 #include "numacre/shm/channel/channel.hpp"
 #include "numacre/shm/recovery.hpp"
 
@@ -40,6 +41,7 @@ public:
                 step = RecoveryStep::blocked;
                 continue;
             }
+            Bells<Env>{view_}.remove(party);
             // release: the slot's next user finds everything finished.
             slot.owner.store(0, std::memory_order_release);
         }

@@ -15,7 +15,11 @@ public:
     using Word = typename Env::template Atomic<std::uint64_t>;
     using FutexWord = typename Env::template Atomic<std::uint32_t>;
 
-    static Sleepers on_messages(ChannelHeader<Env> &header) { return {header.receivers_asleep, header.message_signal}; }
+    // Header: of a channel, or of a broadcast.
+    template <class Header>
+    static Sleepers on_messages(Header &header) {
+        return {header.receivers_asleep, header.message_signal};
+    }
     static Sleepers on_room(ChannelHeader<Env> &header) { return {header.senders_asleep, header.room_signal}; }
 
     // Says that the caller is going to sleep. The caller looks at the ring once more, and sleeps if it finds nothing

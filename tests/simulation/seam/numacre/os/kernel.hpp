@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -32,6 +33,7 @@ int open(const char *path, int flags);
 ssize_t read(int fd, void *buffer, size_t bytes);
 ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset);
 ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset);
+ssize_t write(int fd, const void *buffer, size_t bytes);
 int close(int fd);
 int fstat(int fd, struct stat *status);
 int fstatfs(int fd, struct statfs *system);
@@ -50,6 +52,9 @@ int memfd_create(const char *name, unsigned flags);
 int eventfd(unsigned count, int flags);
 int userfaultfd(int flags);
 int ioctl(int fd, unsigned long request, void *argument);
+int io_setup(unsigned requests, aio_context_t *context);
+int io_submit(aio_context_t context, long count, iocb **requests);
+void io_destroy(aio_context_t context);
 
 // --- memory ----------------------------------------------------------------------------------------------------------
 
