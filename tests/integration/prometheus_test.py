@@ -23,7 +23,8 @@ import urllib.request
 SOURCE = pathlib.Path(os.environ.get("NUMACRE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(SOURCE / "tests"))
 
-from support.daemon import PATIENCE_SECONDS, Daemon, bin_dir, wait_until  # noqa: E402
+from support.channels import BROADCAST, Client  # noqa: E402
+from support.daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
 from support.numacre_client import STRICT, ClientProcess  # noqa: E402
 
 DASHBOARDS = SOURCE / "dashboards"
@@ -223,7 +224,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="numacre-prometheus-") as name:
         folder = pathlib.Path(name)
         prometheus = None
-        channel = None
+        channels = []
         clients = []
         # Small pages on purpose: the alert on them must see them, whatever hugepages the machine has.
         daemon = Daemon(
@@ -252,13 +253,11 @@ def main():
             # Asked for node 0, which is full by now: served by node 1, a numa miss.
             worker.churn([4096, 8192, 64 << 10, 1 << 20], [0, 1])
             killed = victim.client_id
-            # A channel with a client that may send and receive, and does neither.
-            channel = subprocess.Popen(
-                [bin_dir().parent / "test-bin" / "channel_client", daemon.runtime_dir, "frames", "open"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            said = channel.stdout.readline()
-            check(said == "0 open\n", f"channel_client says {said!r}")
+            # A queue and a broadcast channel, each with a client that may send and receive, and does neither.
+            for name, flags in (("frames", 0), ("news", BROADCAST)):
+                channels.append(client := Client(daemon, "open", flags, channel=name))
+                said = client.line()
+                check(said == "0 open", f"channel_client says {said!r}")
             victim.kill()
             polite.detach()
 
@@ -290,9 +289,8 @@ def main():
         finally:
             for client in clients:
                 client.close()
-            if channel:
+            for channel in channels:
                 channel.kill()
-                channel.communicate()
             if prometheus:
                 prometheus.stop()
             daemon.stop()
