@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <ostream>
@@ -380,7 +381,7 @@ void print_channels(std::ostream &out, const v1::ListChannelsResponse &channels,
                    {"OPENED", Align::right},
                    {"SENDERS", Align::right},
                    {"RECEIVERS", Align::right}});
-    const auto rate_text = [](double rate) { return number(static_cast<std::uint64_t>(rate + 0.5)); };
+    const auto rate_text = [](double rate) { return number(static_cast<std::uint64_t>(std::llround(rate))); };
     for (int i = 0; i < channels.channels_size(); ++i) {
         const v1::Channel &channel = channels.channels(i);
         std::vector<std::string> row{channel.name(),

@@ -326,10 +326,8 @@ extern "C" int numacre_channel_arm(numacre_channel *channel, int messages, unsig
     const std::uint32_t most = channel->shape.burst;
     if (room > most)
         return fail_with_remedy(Errc::bad_argument,
-                                "room for %u blocks is to be waited for: use 0 to %u, the "
-                                "channel's burst",
-                                room, most);
-    HandleBells &bells = channel->bells;
+                                "room for %u blocks is to be waited for: use 0 to %u, the channel's burst", room, most);
+    const HandleBells &bells = channel->bells;
     if (bells.serial == 0)
         return fail_with_remedy(Errc::bad_argument,
                                 "the handle has no descriptor: call numacre_channel_fd() before it is armed");
