@@ -90,7 +90,7 @@ TEST(Channel, two_watchers_are_woken) {
                                {.process = 2, .script = {kWatch + 1, kClose, kWatch + 1}}}});
 }
 
-TEST(ChannelSlow, watchers_and_deaths) {
+TEST(ChannelLong, watchers_and_deaths) {
     expect_proven("channel-watchers-death", mortal(1), with_daemon(two_watchers()));
     expect_proven("channel-ringers-death", mortal(1), with_daemon(two_ringers()));
     expect_proven("channel-watch-daemon", mortal(1, 1), with_daemon(watchers()));
