@@ -273,7 +273,8 @@ private:
                 [&](NumaNode, Block block) { accept(self, local, block.base.value); });
             if (read.result == ReadResult::scribbled) self.fail("a read found something else than messages");
             const std::uint64_t first = ours.passed() - read.count;
-            if (first - read.lost != local.passed) self.fail("the reader is not told how many messages it has lost");
+            if (first - read.lost != local.passed || read.lost > messages_)
+                self.fail("the reader is not told how many messages it has lost");
             local.passed = ours.passed();
             for (unsigned next = 0; next < read.count; ++next) {
                 if (history_[first + next].load() != messages[next])

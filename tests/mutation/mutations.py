@@ -1314,26 +1314,7 @@ std::memory_order_seq_cst)) {
         "), std::memory_order_release);",
         new="",
         why="a death in the middle leaves blocks that are the channel's and in no cell: lost",
-        filter="Broadcast.a_death",
-        program="model_broadcast",
-    ),
-    Mutation(
-        name="retire_is_not_said",
-        file="channel/broadcast.hpp",
-        old="""slot.errand.store(errand.bits(), std::memory_order_release);
- segments_.retire(errand, self, give);""",
-        new="segments_.retire(errand, self, give);",
-        why="a death in the middle: the burst that was overwritten is lost, or taken for unsent",
-        filter="Broadcast.a_death",
-        program="model_broadcast",
-    ),
-    Mutation(
-        name="dead_reader_s_claim_stays",
-        file="channel/broadcast_recovery.hpp",
-        old="slot.claim.store(0, std::memory_order_seq_cst);",
-        new="",
-        why="a burst lingers that nobody reads",
-        filter="Broadcast.readers_leave_and_come_back",
+        filter="Broadcast.a_death_of_the_daemon_as_well",
         program="model_broadcast",
     ),
     Mutation(
@@ -1908,16 +1889,6 @@ std::memory_order_seq_cst)) {
         program="model_holds",
     ),
     Mutation(
-        name="free_of_a_block_that_is_just_lent_gives_up",
-        file="buddy/release.hpp",
-        old="return found.is_owned() && entry == found.lent() ? free_lent(self, layer, block, entry, tally)\n"
-            ": ShortPath::refused;",
-        new="return found.is_lent() ? free_lent(self, layer, block, entry, tally) : ShortPath::refused;",
-        why="a first hold beside the free makes the free fail, and the block is lost",
-        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
-        program="model_holds",
-    ),
-    Mutation(
         name="bulk_free_of_a_lent_block",
         file="buddy/release.hpp",
         old="entry.is_lent() || !view_.contains(block) ||",
@@ -1936,15 +1907,6 @@ std::memory_order_seq_cst)) {
         program="model_holds",
     ),
     Mutation(
-        name="take_beside_a_first_hold_gives_up",
-        file="buddy/ownership.hpp",
-        old="if (!take_at(self, layer, block, reference, since) && !take_at(self, layer, block, reference, since))",
-        new="if (!take_at(self, layer, block, reference, since))",
-        why="a good reference is called stale because somebody has begun to hold the block",
-        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
-        program="model_holds",
-    ),
-    Mutation(
         name="withdraw_ends_the_loan",
         file="buddy/ownership.hpp",
         old="""if (entry.is_lent()) return false;
@@ -1953,8 +1915,8 @@ std::memory_order_seq_cst)) {
         new="""std::uint64_t bits = entry.bits();
         const IndexEntry now""",
         why="the withdrawn block is freed, or cached, under its readers",
-        filter="Holds.what_is_held_is_not_freed_and_the_last_drop_frees",
-        program="model_holds",
+        filter="HandOff.a_block_that_was_held_goes_to_nobody_who_waits",
+        program="shm_hand_off_test",
     ),
     Mutation(
         name="recovery_forgets_holds",
@@ -1999,8 +1961,8 @@ std::memory_order_seq_cst)) {
                engine::has_readers(pool_, numa_node, block);""",
         new="return view.index_entry(block).load(std::memory_order_acquire) == 0;",
         why="the daemon zeroes what somebody reads",
-        filter="Holds.a_block_that_the_daemon_seizes_is_not_zeroed_under_its_readers",
-        program="model_holds",
+        filter="RecoveryOfHolds.a_seized_block_waits_for_its_readers",
+        program="shm_recovery_test",
     ),
     Mutation(
         name="hand_off_of_a_lent_block",

@@ -112,6 +112,7 @@ TEST(HandOff, a_block_that_was_held_goes_to_nobody_who_waits) {
     const Reference name = chunk.buddy.publish(block, entry);
     ASSERT_EQ(chunk.buddy.hold(chunk.buddy.view_of(reader), pool.holds[3], name, held), Errc::ok);
     ASSERT_EQ(chunk.buddy.find_entry(block.base, block, entry), Errc::ok);
+    EXPECT_FALSE(chunk.buddy.withdraw(block, entry)) << "it would be private, and cached when it is freed";
     const WaitWord wish = chunk.wish_for_a_frame(chunk.waiter);
     EXPECT_EQ(chunk.hand_off.give(chunk.releaser, 0, block, entry, nobody_to_wake), OneNodeHandOff::Given::no);
     EXPECT_EQ(chunk.hand_off.look(chunk.waiter), wish);

@@ -343,6 +343,31 @@ TEST(RecoveryOfHolds, a_dead_owners_block_goes_with_its_last_reader_wherever_the
             }
 }
 
+TEST(RecoveryOfHolds, a_seized_block_waits_for_its_readers) {
+    ReaderAndOwner both;
+    both.allocate(both.doomed, Order{7});
+    ASSERT_EQ(both.hold(both.survivor, both.pool.view, both.living, both.name, both.held), Errc::ok);
+    both.pool.view.processes[2].state.store(static_cast<std::uint64_t>(ProcessState::dead));
+    const NodeView<ProductionEnv> nodes[] = {both.pool.node};
+    Recovery<ProductionEnv> recovery{both.pool.view, nodes};
+    Reclaimed total;
+    ThreadSlotIndex blocked_by;
+    unsigned seized = 0;
+    const RecoveryStep step = recovery.seize_process(ProcessSlot{2}, total, blocked_by, [&](NumaNode, Block block) {
+        ++seized;
+        EXPECT_TRUE(block == both.block);
+    });
+    EXPECT_EQ(step, RecoveryStep::done);
+    EXPECT_EQ(seized, 1U);
+    EXPECT_TRUE(recovery.has_readers(NumaNode{0}, both.block));
+    both.drop(both.survivor, both.pool.view, both.living, both.block);
+    EXPECT_FALSE(recovery.has_readers(NumaNode{0}, both.block));
+    EXPECT_EQ(both.pool.snapshot().used_frames, both.block.order.frames())
+        << "the last drop frees nothing of the daemon's";
+    EXPECT_TRUE(recovery.release(NumaNode{0}, both.block));
+    EXPECT_EQ(both.pool.snapshot().used_frames, 0U);
+}
+
 TEST(RecoveryOfHolds, words_that_name_no_block_are_cleared) {
     ReaderAndOwner both;
     both.allocate(both.living, Order{0});
