@@ -40,7 +40,6 @@ public:
     v1::ListBlocksRequest blocks() { return locked(blocks_); }
     v1::RemoveChannelRequest removed_channel() { return locked(removed_channel_); }
     std::atomic<bool> resize_cancelled{false};
-    std::atomic<bool> resize_began{false};
 
     grpc::Status ListPools(grpc::ServerContext *, const v1::ListPoolsRequest *,
                            v1::ListPoolsResponse *response) override {
@@ -86,7 +85,6 @@ public:
         if (resize_hangs) {
             progress.set_online_bytes(192 * kMiB);
             writer->Write(progress);
-            resize_began = true;
             while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
             resize_cancelled = true;
             return {grpc::StatusCode::CANCELLED, "cancelled"};
