@@ -74,11 +74,13 @@ constexpr const char *kCarried = "more than needed: the store or RMW behind it c
 constexpr const char *kSlotReuse = "needs a model in which a slot is used again after recovery";
 constexpr const char *kInherited = "needs a party that dies with what it has inherited";
 constexpr const char *kLate = "needs a death of a receiver that came late, in weak memory";
+constexpr const char *kReadBefore = "more than needed behind has_watchers(), which has read the word in this order";
 constexpr const char *kUndecided = "undecided: no short run notices, and nobody has argued that it is more than needed";
 
 constexpr Unnoticed kUnnoticed[] = {
     {"ownership.hpp look: load acquire -> relaxed", kUndecided},
     {"ownership.hpp pass_on: store release -> relaxed", kCarried},
+    {"bells.hpp ring: load seq_cst -> acquire", kReadBefore},
     {"channel.hpp join: cas acq_rel -> acquire", kInherited},
     {"channel.hpp join: cas acq_rel -> release", kInherited},
     {"channel.hpp join: cas acquire on failure -> relaxed", kUnused},
