@@ -308,8 +308,9 @@ int main(int count, char **arguments) {
         if (std::strcmp(line.data(), "remove\n") == 0) std::printf("%d\n", numacre_channel_remove(pool, arguments[2]));
     } else {
         check(error, "numacre_channel_open");
-        std::puts("open");
+        // First: whoever is told may take this process's descriptors away.
         Record *const record = map_record(arguments[4]);
+        std::puts("open");
         std::optional<Waiter> waiter;
         if (way != nullptr) waiter.emplace(channel, std::strcmp(way, "-uring") == 0);
         if (over)
