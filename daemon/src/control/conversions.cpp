@@ -1,5 +1,6 @@
 #include "control/conversions.hpp"
 
+#include <cstring>
 #include <string>
 
 #include "control/derived.hpp"
@@ -135,13 +136,14 @@ const char *quarantine_reason_name(QuarantineReason reason) {
 
 v1::Pool to_proto(const PoolStatus &pool) {
     v1::Pool proto;
-    proto.set_name(pool.spec.name);
+    // Of a ledger that somebody may have damaged: a text that is no UTF-8 would cost the whole answer.
+    proto.set_name(printable(pool.spec.name));
     proto.set_state(pool.corrupt ? v1::POOL_STATE_CORRUPT : v1::POOL_STATE_SERVING);
     proto.set_frame_bytes(pool.geometry.frame_bytes);
     proto.set_largest_block_bytes(pool.geometry.chunk_bytes());
     proto.set_object_bytes(pool.spec.object_bytes);
     proto.set_object_count(pool.spec.object_count);
-    proto.set_made_within(pool.spec.made_within);
+    proto.set_made_within(printable(pool.spec.made_within));
     proto.set_wanted_backing(to_proto(pool.spec.backing));
     proto.set_clients(pool.clients);
     proto.set_stale_seconds(std::chrono::duration<double>(pool.stale_for).count());
@@ -245,11 +247,12 @@ v1::BoundName to_proto(const NameStatus &name) {
     const NameEntry &entry = name.entry;
     v1::BoundName proto;
     proto.set_pool(name.pool);
-    proto.set_name(entry.name.text().data());
+    const auto text = entry.name.text();
+    proto.set_name(printable({text.data(), ::strnlen(text.data(), text.size())}));
     proto.set_kind(name_kind_name(entry.kind));
     if (entry.kind == NameKind::reference) proto.set_reference(entry.value);
     if (entry.kind == NameKind::channel) proto.set_channel(entry.value);
-    proto.set_objects(entry.objects.data());
+    proto.set_objects(printable({entry.objects.data(), ::strnlen(entry.objects.data(), entry.objects.size())}));
     proto.set_uid(entry.user);
     proto.set_client_id(entry.client_id);
     proto.set_version(entry.version);
@@ -260,7 +263,7 @@ v1::Channel to_proto(const ChannelStatus &channel) {
     const ChannelFigures &figures = channel.figures;
     v1::Channel proto;
     proto.set_pool(channel.pool);
-    proto.set_name(channel.name);
+    proto.set_name(printable(channel.name));
     proto.set_client_id(channel.client_id);
     proto.set_uid(channel.uid);
     proto.set_state(figures.has_ended ? "ended" : "open");

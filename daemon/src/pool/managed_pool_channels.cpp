@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,11 @@ Failure no_such_channel(const std::string &name, const std::string &remedy) {
 std::string text_of(const ChannelShape &shape) {
     return std::string(shape.is_broadcast() ? "broadcast, " : "") + "capacity " + std::to_string(shape.capacity) +
            ", burst " + std::to_string(shape.burst) + ", parties " + std::to_string(shape.parties);
+}
+
+// A damaged ledger's may have no end.
+std::string_view name_of(const LedgerChannel &channel) {
+    return {channel.name, ::strnlen(channel.name, sizeof channel.name)};
 }
 
 NameText name_of(const ChannelWish &wish) {
@@ -131,7 +137,8 @@ BroadcastView<ProductionEnv> ManagedPool::broadcast_view_of(const LedgerChannel 
 
 LedgerChannel *ManagedPool::find_channel(const std::string &name) const {
     for (LedgerChannel &each : ledger_.channels())
-        if (each.client_id.load(std::memory_order_acquire) != 0 && name == each.name && !is_going(each)) return &each;
+        if (each.client_id.load(std::memory_order_acquire) != 0 && name == name_of(each) && !is_going(each))
+            return &each;
     return nullptr;
 }
 
@@ -158,7 +165,7 @@ Answer<std::optional<ManagedPool::OpenChannel>> ManagedPool::open_channel(const 
         if (wish.must_exist)
             return Unexpected{no_such_channel(wish.name, "open it without NUMACRE_CHANNEL_EXISTING first")};
         for (LedgerChannel &each : ledger_.channels()) {
-            if (each.client_id.load(std::memory_order_acquire) == 0 || wish.name != each.name) continue;
+            if (each.client_id.load(std::memory_order_acquire) == 0 || wish.name != name_of(each)) continue;
             forget_if_gone(each);
             if (each.client_id.load(std::memory_order_relaxed) != 0) return std::optional<OpenChannel>{};
         }
@@ -320,7 +327,7 @@ std::vector<ChannelStatus> ManagedPool::channel_statuses() {
 ChannelStatus ManagedPool::status_of(const LedgerChannel &channel, std::span<const Client> clients) const {
     ChannelStatus status;
     status.pool = description_.name();
-    status.name = channel.name;
+    status.name = name_of(channel);
     // relaxed: figures for people.
     status.client_id = channel.client_id.load(std::memory_order_relaxed);
     status.uid = channel.uid;

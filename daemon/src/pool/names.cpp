@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
+#include <cstring>
 #include <utility>
 
 #include "numacre/os/kernel.hpp"
@@ -10,7 +11,8 @@
 namespace numacre::daemon {
 
 std::string text_of(const NameText &name) {
-    return name.text().data();
+    const auto text = name.text();
+    return {text.data(), ::strnlen(text.data(), text.size())};
 }
 
 Names::Names(const PoolLedger &ledger, Directory &published, std::string pool_name)
