@@ -620,6 +620,17 @@ TEST_F(ControlServiceTest, a_process_name_that_is_no_text_does_not_break_the_ans
     EXPECT_EQ(response.clients(0).comm(), "bad??[2Jname");
 }
 
+// Of a damaged ledger: seen making the command line say UNIMPLEMENTED of every pool.
+TEST_F(ControlServiceTest, a_parent_s_name_that_is_no_text_does_not_break_the_answer) {
+    PoolStatus pool = golden_pool();
+    pool.spec.made_within = "bad\xff";
+    pools_.set_pool(pool);
+    v1::ListPoolsResponse response;
+    ASSERT_TRUE(call(&v1::Control::Stub::ListPools, v1::ListPoolsRequest{}, &response).ok());
+    ASSERT_EQ(response.pools_size(), 1);
+    EXPECT_EQ(response.pools(0).made_within(), "bad?");
+}
+
 TEST_F(ControlServiceTest, evict_client_passes_on_the_grace_period) {
     v1::EvictClientRequest request;
     v1::EvictClientResponse response;
