@@ -78,6 +78,8 @@ public:
                  add(whole, layout.accounts, kAccounts * sizeof(Account<Env>)),
                  add(whole, layout.processes, kProcesses * sizeof(ProcessRecord<Env>)),
                  add(whole, layout.threads, kThreads * sizeof(ThreadSlot<Env>)),
+                 add(whole, layout.names, sizeof(NameDirectory<Env>)),
+                 add(whole, layout.holds, kThreads * sizeof(HoldWords<Env>)),
                  kProcesses,
                  kThreads};
         for (unsigned node = 0; node < kNumaNodes; ++node) add_numa_node(NumaNode{static_cast<std::uint8_t>(node)});
