@@ -21,56 +21,35 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "numacre/numacre.h"
 #include "support/observer.hpp"
+#include "support/step_failure.hpp"
 #include "support/traced.hpp"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using numacre::test::fail;
+using numacre::test::now_at;
 using numacre::test::Observer;
 using numacre::test::Traced;
+using numacre::test::wait_until;
 using Way = Traced::Way;
 
 constexpr std::size_t kFrame = 4096;
 constexpr unsigned kCapacity = 20;  // messages
 constexpr unsigned kBurst = 5;
-constexpr auto kPatience = std::chrono::seconds(60);
 constexpr std::uint64_t kDrawn = 24;
 constexpr const char *kChannel = "step";
 constexpr const char *kName = "step.name";
-
-char now_at[80];  // what to add to the command line to see this kill again
-
-[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char *format, ...) {
-    std::fprintf(stderr, "channel_step_test %s: ", now_at);
-    va_list arguments;
-    va_start(arguments, format);
-    std::vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    std::fputc('\n', stderr);
-    _exit(1);
-}
-
-void wait_until(const char *what, auto condition) {
-    const auto begin = Clock::now();
-    while (!condition()) {
-        if (Clock::now() - begin > kPatience) fail("still not so: %s", what);
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-}
 
 // What a child tells the survivor.
 struct Told {

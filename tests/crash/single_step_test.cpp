@@ -17,52 +17,39 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "numacre/inline.h"
 #include "support/observer.hpp"
+#include "support/step_failure.hpp"
 #include "support/traced.hpp"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using numacre::test::fail;
+using numacre::test::now_at;
 using numacre::test::Observer;
 using numacre::test::Traced;
+using numacre::test::wait_until;
 using Way = Traced::Way;
 
 constexpr std::size_t kFrame = 4096;
 constexpr std::size_t kLeafWord = 64 * kFrame;
 constexpr std::size_t kUpper = 2 * kLeafWord;  // the smallest block of an upper word
 constexpr std::size_t kLargest = 4 << 20;
-constexpr auto kPatience = std::chrono::seconds(60);
 constexpr unsigned kBulk = 40;
 constexpr unsigned kMoreThanCached = 300;
 constexpr std::uint64_t kAllUpTo = 600;  // instructions
 constexpr std::uint64_t kDrawn = 300;    // of more
 // Of what calls nothing, and what this program does around it. A call of the library from there takes more.
 constexpr std::uint64_t kInlineAtMost = 100;
-
-char now_at[80];  // what to add to the command line to see this kill again
-
-[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char *format, ...) {
-    std::fprintf(stderr, "single_step_test %s: ", now_at);
-    va_list arguments;
-    va_start(arguments, format);
-    std::vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    std::fputc('\n', stderr);
-    _exit(1);
-}
 
 // What a child tells the survivor.
 struct Told {
@@ -623,11 +610,7 @@ private:
     }
 
     void wait_for_reaping() {
-        const auto begin = Clock::now();
-        while (observer_.clients() > alone_) {
-            if (Clock::now() - begin > kPatience) fail("the dead child has not been reaped");
-            std::this_thread::sleep_for(std::chrono::microseconds(50));
-        }
+        wait_until("the dead child is reaped", [&] { return observer_.clients() <= alone_; });
     }
 
     numacre::test::StepOptions options_;

@@ -12,14 +12,8 @@
 namespace numacre::model {
 namespace {
 
-struct Model {
-    const char *name;
-    BroadcastSetup setup;
-    unsigned kills_max = 0;
-};
-
 // Small, and the first ones notice most.
-std::vector<Model> models() {
+std::vector<ShortModel<BroadcastSetup>> models() {
     return {
         {"one", one_reader()},
         {"overtaken", overtaken()},
@@ -31,29 +25,6 @@ std::vector<Model> models() {
         {"death-overtaken", with_daemon(overtaken()), 1},
         {"death-writers", with_daemon(writers_alone()), 1},
     };
-}
-
-Report explore(const Model &model, Options options, std::vector<Site> *sites = nullptr) {
-    options.kills_max = model.kills_max;
-    options.print = false;
-    BroadcastModel broadcast(model.name, options, model.setup);
-    const Report report = broadcast.run();
-    if (sites != nullptr) {
-        const std::vector<Site> more = broadcast.explorer.sites();
-        sites->insert(sites->end(), more.begin(), more.end());
-    }
-    return report;
-}
-
-std::vector<Site> sites_of_all_models() {
-    Options options;
-    options.collect_sites = true;
-    options.preemptions_max = 1;
-    options.states_max = 20'000;
-    std::vector<Site> sites;
-    for (const Model &model : models()) explore(model, options, &sites);
-    sort_and_unite(sites);
-    return sites;
 }
 
 bool is_of_broadcasts(const Site &site) {
@@ -106,24 +77,12 @@ constexpr Unnoticed kUnnoticed[] = {
     {"broadcast_segments.hpp take_free: cas acquire on failure -> relaxed", kUnused},
 };
 
-// Which model notices; empty: none.
-std::string noticed_by(const Weakening &weakening) {
-    Options options;
-    options.memory = MemoryMode::weak;
-    options.weaken = weakening;
-    options.shorten_transitions_max = 0;
-    // A short run, so that a small part of the search has to suffice.
-    options.states_max = 20'000;
-    options.preemptions_max = 2;
-    for (const Model &model : models())
-        if (!explore(model, options).clean()) return model.name;
-    return {};
-}
-
 TEST(BroadcastOrders, each_is_noticed_when_weakened_or_listed) {
-    const std::vector<Named> all = weakenings_of(sites_of_all_models(), is_of_broadcasts);
+    const std::vector<Named> all = weakenings_of(sites_of<BroadcastModel>(models()), is_of_broadcasts);
     EXPECT_GT(all.size(), 30U);
-    expect_noticed_or_listed(all, kUnnoticed, noticed_by);
+    expect_noticed_or_listed(all, kUnnoticed, [](const Weakening &weakening) {
+        return noticed_by_short_runs<BroadcastModel>(models(), weakening, 2);
+    });
 }
 
 }  // namespace

@@ -12,15 +12,8 @@
 namespace numacre::model {
 namespace {
 
-struct Model {
-    const char *name;
-    ChannelSetup setup;
-    unsigned kills_max = 0;
-    unsigned restarts_max = 0;
-};
-
 // Small, and the first ones notice most.
-std::vector<Model> models() {
+std::vector<ShortModel<ChannelSetup>> models() {
     return {
         {"pair", pair()},
         {"around", around()},
@@ -33,30 +26,6 @@ std::vector<Model> models() {
         {"death-around", with_daemon(around()), 1},
         {"death-receivers", with_daemon(two_receivers()), 1},
     };
-}
-
-Report explore(const Model &model, Options options, std::vector<Site> *sites = nullptr) {
-    options.kills_max = model.kills_max;
-    options.restarts_max = model.restarts_max;
-    options.print = false;
-    ChannelModel channel(model.name, options, model.setup);
-    const Report report = channel.run();
-    if (sites != nullptr) {
-        const std::vector<Site> more = channel.explorer.sites();
-        sites->insert(sites->end(), more.begin(), more.end());
-    }
-    return report;
-}
-
-std::vector<Site> sites_of_all_models() {
-    Options options;
-    options.collect_sites = true;
-    options.preemptions_max = 1;
-    options.states_max = 20'000;
-    std::vector<Site> sites;
-    for (const Model &model : models()) explore(model, options, &sites);
-    sort_and_unite(sites);
-    return sites;
 }
 
 // Those of the allocator that only channels use are among them.
@@ -117,24 +86,12 @@ constexpr Unnoticed kUnnoticed[] = {
     {"sleepers.hpp call: fetch_add seq_cst -> acq_rel", kUndecided},
 };
 
-// Which model notices; empty: none.
-std::string noticed_by(const Weakening &weakening) {
-    Options options;
-    options.memory = MemoryMode::weak;
-    options.weaken = weakening;
-    options.shorten_transitions_max = 0;
-    // A short run, so that a small part of the search has to suffice.
-    options.states_max = 20'000;
-    options.preemptions_max = 1;
-    for (const Model &model : models())
-        if (!explore(model, options).clean()) return model.name;
-    return {};
-}
-
 TEST(ChannelOrders, each_is_noticed_when_weakened_or_listed) {
-    const std::vector<Named> all = weakenings_of(sites_of_all_models(), is_of_channels);
+    const std::vector<Named> all = weakenings_of(sites_of<ChannelModel>(models()), is_of_channels);
     EXPECT_GT(all.size(), 30U);
-    expect_noticed_or_listed(all, kUnnoticed, noticed_by);
+    expect_noticed_or_listed(all, kUnnoticed, [](const Weakening &weakening) {
+        return noticed_by_short_runs<ChannelModel>(models(), weakening, 1);
+    });
 }
 
 }  // namespace

@@ -63,6 +63,55 @@ inline void sort_and_unite(std::vector<Site> &sites) {
                 sites.end());
 }
 
+// A model of a channel, or a broadcast, for short runs. TheModel{name, options, setup} runs it.
+template <class Setup>
+struct ShortModel {
+    const char *name;
+    Setup setup;
+    unsigned kills_max = 0;
+    unsigned restarts_max = 0;
+};
+
+// The accesses that the models make, in a small part of the search.
+template <class TheModel, class Setup>
+std::vector<Site> sites_of(const std::vector<ShortModel<Setup>> &models) {
+    Options options;
+    options.collect_sites = true;
+    options.preemptions_max = 1;
+    options.states_max = 20'000;
+    options.print = false;
+    std::vector<Site> sites;
+    for (const ShortModel<Setup> &model : models) {
+        options.kills_max = model.kills_max;
+        options.restarts_max = model.restarts_max;
+        TheModel run(model.name, options, model.setup);
+        run.run();
+        const std::vector<Site> more = run.explorer.sites();
+        sites.insert(sites.end(), more.begin(), more.end());
+    }
+    sort_and_unite(sites);
+    return sites;
+}
+
+// Which of the models notices in a short run, so that a small part of the search has to suffice; empty: none.
+template <class TheModel, class Setup>
+std::string noticed_by_short_runs(const std::vector<ShortModel<Setup>> &models, const Weakening &weakening,
+                                  int preemptions_max) {
+    Options options;
+    options.memory = MemoryMode::weak;
+    options.weaken = weakening;
+    options.shorten_transitions_max = 0;
+    options.states_max = 20'000;
+    options.preemptions_max = preemptions_max;
+    options.print = false;
+    for (const ShortModel<Setup> &model : models) {
+        options.kills_max = model.kills_max;
+        options.restarts_max = model.restarts_max;
+        if (!TheModel(model.name, options, model.setup).run().clean()) return model.name;
+    }
+    return {};
+}
+
 struct Unnoticed {
     std::string_view name;
     const char *why;

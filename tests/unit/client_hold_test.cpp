@@ -275,7 +275,7 @@ TEST_F(Holds, readers_beside_an_owner_that_frees_read_what_was_written) {
         if (round % 4 == 0) std::this_thread::yield();
         if (round % 2 == 0) name = NUMACRE_REF_NULL;
         ASSERT_EQ(numacre_free(pool, block), 0) << error();
-        // Whoever gets the frame next writes over it.
+        // The next owner of the frame writes over it.
         void *const next = allocate();
         std::memset(next, 0xee, sizeof ref);
         ASSERT_EQ(numacre_free(pool, next), 0) << error();
