@@ -192,7 +192,7 @@ extern "C" int numacre_objects_open(numacre_pool *pool, const char *name, uint64
     if (objects == nullptr) return no_result("numacre_objects_open");
     if (name == nullptr) return fail(Errc::bad_argument, "numacre_objects_open: the name is NULL");
     if (pool->fork_generation != fork_generation()) return fail_forked();
-    if (pool->runtime_dir[0] == 0)
+    if (is_private(pool))
         return fail_with_remedy(Errc::bad_argument,
                                 "a private pool has no daemon that would make objects: use "
                                 "numacre_open_private with object_bytes");

@@ -230,9 +230,6 @@ int make_at_daemon(numacre_channel *channel) {
     if (error == 0)
         error = ask_on(connection, &request, sizeof request, wire::MessageType::bell_reply, &reply, sizeof reply, &fd,
                        kBellSeconds);
-    if (error == 0 && fd < 0)
-        error = fail_with_remedy(Errc::too_many_clients,
-                                 "this process has no descriptor left (ulimit -n): close some, and call again");
     if (error == 0 && reply.serial == 0) error = fail(Errc::version_mismatch, "the daemon's bell has no serial");
     if (error != 0) {
         if (fd >= 0) os::close(fd);
@@ -249,10 +246,6 @@ int make_at_daemon(numacre_channel *channel) {
     return 0;
 }
 
-bool is_private(const numacre_channel *channel) {
-    return channel->pool->runtime_dir[0] == 0;
-}
-
 }  // namespace
 
 void ring_bells(numacre_channel *channel, std::uint64_t what) {
@@ -261,7 +254,7 @@ void ring_bells(numacre_channel *channel, std::uint64_t what) {
     HandleBells &bells = channel->bells;
     bells.owed &= ~what;
     const auto ring = [&](std::uint32_t party, std::uint64_t serial) {
-        if (is_private(channel)) return ring_private(channel, party);
+        if (is_private(channel->pool)) return ring_private(channel, party);
         const Rung rung = ring_party(channel, party, serial);
         if (rung == Rung::not_now) bells.owed |= what;
         return rung == Rung::yes;
@@ -281,7 +274,7 @@ void ring_owed(numacre_channel *channel) {
 void drop_inherited_bells(numacre_channel *channel) {
     HandleBells &bells = channel->bells;
     // The bells of a private pool are the pool's.
-    if (is_private(channel)) return;
+    if (is_private(channel->pool)) return;
     drop(bells.lifeline);
     drop(bells.bell);
     for (OtherBell &other : bells.others) {
@@ -292,7 +285,7 @@ void drop_inherited_bells(numacre_channel *channel) {
 
 void close_bells(numacre_channel *channel) {
     HandleBells &bells = channel->bells;
-    if (is_private(channel)) return;
+    if (is_private(channel->pool)) return;
     if (bells.serial != 0) forget_own(bells);
     for (OtherBell &other : bells.others) {
         end_asking(bells, other);
@@ -311,9 +304,9 @@ extern "C" int numacre_channel_fd(numacre_channel *channel, int *fd) {
     const NotCancelled not_cancelled;
     HandleBells &bells = channel->bells;
     const bool is_good =
-        bells.serial != 0 && is_open(bells.bell) && (is_private(channel) || !has_daemon_hung_up(bells));
+        bells.serial != 0 && is_open(bells.bell) && (is_private(channel->pool) || !has_daemon_hung_up(bells));
     if (!is_good) {
-        if (const int error = is_private(channel) ? make_private(channel) : make_at_daemon(channel)) return error;
+        if (const int error = is_private(channel->pool) ? make_private(channel) : make_at_daemon(channel)) return error;
         with_ring(channel, [&](const auto &ring) { bells_on(ring.view()).install(channel->party, bells.serial); });
     }
     *fd = bells.bell.fd;
@@ -342,7 +335,7 @@ extern "C" int numacre_channel_arm(numacre_channel *channel, int messages, unsig
     const bool has_message = messages != 0 && (has_messages(channel) || have_all_gone(channel, PartyOwner::kSends));
     const bool has_space = room != 0 && (has_room(channel, room) || have_all_gone(channel, PartyOwner::kReceives));
     if (has_message || has_space || (what != 0 && is_closed(channel))) (void)ring_one(bells.bell);
-    if (!is_private(channel) && has_daemon_hung_up(bells))
+    if (!is_private(channel->pool) && has_daemon_hung_up(bells))
         return fail_with_remedy(Errc::daemon_gone,
                                 "the daemon that made the channel's descriptor has ended: the descriptor is armed, but "
                                 "who comes anew cannot signal it; call numacre_channel_fd() for another one");

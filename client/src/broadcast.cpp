@@ -43,8 +43,7 @@ int check_read(numacre_channel *channel, const void **blocks, unsigned most, con
 }
 
 int fail_unread(numacre_channel *channel, ReadResult result) {
-    if (result == ReadResult::scribbled)
-        return fail(Errc::corrupt, "the channel's memory is damaged: its words are not those of a channel");
+    if (result == ReadResult::scribbled) return fail_scribbled();
     if (result == ReadResult::overtaken)
         return fail_often(Errc::contended, "writers were faster than the reader again and again: read again");
     const bool has_ended = is_closed(channel);

@@ -30,6 +30,12 @@ constexpr unsigned kChannelSeconds = 30;
 
 }  // namespace
 
+int fail_scribbled() {
+    return fail_with_remedy(Errc::corrupt,
+                            "the channel's memory is damaged: its words are not those of a channel; remove the "
+                            "channel, and make it anew");
+}
+
 int fail_other_kind(const char *name, ChannelKind there) {
     return there == ChannelKind::broadcast
                ? fail_with_remedy(
@@ -124,10 +130,6 @@ int open_at_daemon(numacre_pool *pool, const char *name, const numacre_channel_o
     return 0;
 }
 
-bool is_private(const numacre_pool *pool) {
-    return pool->runtime_dir[0] == 0;
-}
-
 void give_back(numacre_pool *pool, const char *name) {
     if (is_private(pool)) return close_private_channel(pool, name);
     wire::ChannelReply reply;
@@ -154,13 +156,6 @@ private:
 };
 
 // --- sending ---------------------------------------------------------------------------------------------------------
-
-int fail_scribbled() {
-    return fail_with_remedy(
-        Errc::corrupt,
-        "the channel's memory is damaged: its words are not those of a channel; remove the channel, "
-        "and make it anew");
-}
 
 int fail_refused_block(numacre_channel *channel, void *const *blocks, unsigned refused) {
     Place place{};

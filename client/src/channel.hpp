@@ -58,6 +58,8 @@ Bells<Env, View> bells_on(const View &view) {
 
 // The channel of a name has another kind than the caller says. Returns -errno.
 int fail_other_kind(const char *name, ChannelKind there);
+// Somebody has scribbled over the words of a channel. Returns -errno.
+int fail_scribbled();
 
 }  // namespace numacre::client
 

@@ -55,6 +55,10 @@ int ask_on(int connection, const void *request, std::size_t request_bytes, wire:
         error = fail_refused(*received_bytes);
     } else if (!is_whole(type, reply_bytes)) {
         error = fail(Errc::version_mismatch, "the daemon's reply is not of wire version %u", wire::kVersion);
+    } else if (fd != nullptr && received_fd < 0) {
+        error = fail_with_remedy(Errc::too_many_clients,
+                                 "no descriptor left in this process for what the daemon gives: raise the limit "
+                                 "(ulimit -n), or close some");
     } else {
         memcpy(reply, received_bytes, reply_bytes);
     }

@@ -14,8 +14,8 @@ int make_socket();
 // Waits for a place in the socket's queue.
 int connect_socket(int connection, const sockaddr_un &address);
 // Sends a request on a connection of its own to the daemon of a pool, and receives the reply: one message of
-// reply_bytes and of this type, with a descriptor if fd is not null. *fd -1: no descriptor was left in this process. A
-// daemon that has been started since the attach will do. seconds: patience with the daemon.
+// reply_bytes and of this type, with a descriptor if fd is not null. A daemon that has been started since the attach
+// will do. seconds: patience with the daemon.
 int ask_daemon(const char *runtime_dir, const void *request, std::size_t request_bytes, wire::MessageType type,
                void *reply, std::size_t reply_bytes, int *fd, unsigned seconds);
 // As ask_daemon(), on a connection that stands, and that stays open.

@@ -39,7 +39,7 @@ extern "C" int numacre_region_fd(numacre_pool *pool, int numa_node, int *fd, uin
     if (pool->fork_generation != fork_generation()) return fail_forked();
     if (numa_node < 0 || numa_node >= static_cast<int>(pool->numa_nodes))
         return fail(Errc::no_such_node, "numa node %d is not within 0 .. %u", numa_node, pool->numa_nodes - 1);
-    if (pool->runtime_dir[0] == 0)
+    if (is_private(pool))
         return fail_with_remedy(Errc::bad_argument, "a private pool has no file: attach to a pool of the daemon");
     if (!pool->keeps_descriptors)
         return fail_with_remedy(Errc::bad_argument,

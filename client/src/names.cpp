@@ -198,7 +198,7 @@ int change_here(numacre_pool *pool, NameEntry entry, bool compares, std::uint64_
 // entry.kind none: unbinds the name.
 int change(numacre_pool *pool, const NameEntry &entry, bool compares, std::uint64_t expected, std::uint64_t *version) {
     std::uint64_t changed = 0;
-    if (pool->runtime_dir[0] == 0) {
+    if (is_private(pool)) {
         if (const int error = change_here(pool, entry, compares, expected, changed)) return error;
     } else {
         const NotCancelled not_cancelled;

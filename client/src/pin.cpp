@@ -32,7 +32,7 @@ extern "C" int numacre_pin(numacre_pool *pool, const void *address, size_t size_
             Errc::bad_argument,
             "%zu bytes at %p are no range of one numa node of the pool: pin a range that numacre_region() tells",
             size_bytes, address);
-    if (pool->runtime_dir[0] == 0) {  // a private pool: its memory never moves
+    if (is_private(pool)) {  // its memory never moves
         *pin = -1;
         return 0;
     }
@@ -45,22 +45,15 @@ extern "C" int numacre_pin(numacre_pool *pool, const void *address, size_t size_
     request.first_byte = first_byte;
     request.bytes = size_bytes;
     wire::PinReply reply;
-    int descriptor = -1;
-    if (const int error = ask_daemon(pool->runtime_dir, &request, sizeof request, wire::MessageType::pin_reply, &reply,
-                                     sizeof reply, &descriptor, kPinSeconds))
-        return error;
-    if (descriptor < 0)
-        return fail_with_remedy(Errc::too_many_clients,
-                                "no descriptor left in this process for the pin: raise the limit (ulimit -n), or close "
-                                "some");
-    *pin = descriptor;
-    pool->pins_inode = inode_of(descriptor);
-    return 0;
+    const int error = ask_daemon(pool->runtime_dir, &request, sizeof request, wire::MessageType::pin_reply, &reply,
+                                 sizeof reply, pin, kPinSeconds);
+    if (error == 0) pool->pins_inode = inode_of(*pin);
+    return error;
 }
 
 extern "C" int numacre_unpin(numacre_pool *pool, int pin) {
     if (pool == nullptr) return no_pool("numacre_unpin");
-    if (pin < 0 && pool->runtime_dir[0] == 0) return 0;
+    if (pin < 0 && is_private(pool)) return 0;
     // A program may pass a number that is another file's by now.
     const std::uint64_t inode = pool->pins_inode;
     if (pin < 0 || inode == 0 || inode_of(pin) != inode)

@@ -160,6 +160,10 @@ bool register_handle(numacre_pool *pool);
 // False: the pool is private, or the program has closed the descriptor (closefrom()). Both functions are
 // async-signal-safe.
 bool has_connection(const numacre_pool *pool);
+// Whether the pool is this process's own, without a daemon (numacre_open_private).
+inline bool is_private(const numacre_pool *pool) {
+    return pool->runtime_dir[0] == 0;
+}
 void close_connection(numacre_pool *pool);
 // The number of an eventfd, plus 1. All eventfds and many other files share one inode, but each eventfd has a number of
 // its own. 0: no eventfd, or a kernel before 5.2. Empty: unknown. Reads /proc; async-signal-safe.

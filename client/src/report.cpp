@@ -47,7 +47,7 @@ bool is_of_single_frames(const numacre_pool *pool) {
 
 // Advice where no block is free. Private pools and object pools do not grow.
 const char *remedy_without_blocks(const numacre_pool *pool) {
-    if (pool->runtime_dir[0] == 0) return "free blocks, wait, or open a larger pool";
+    if (is_private(pool)) return "free blocks, wait, or open a larger pool";
     return is_of_single_frames(pool) ? "free blocks, use another numa node, wait, or use a larger pool"
                                      : error_row(Errc::out_of_frames).remedy;
 }

@@ -91,6 +91,8 @@ public:
 private:
     // A job of a pool's worker takes a second at most, not counting the time that the kernel makes it wait.
     static constexpr std::chrono::milliseconds kStuckAfter{10'000};
+    // A change of a pool whose workers the kernel lets wait is refused. then: the rest of the remedy.
+    static std::optional<Failure> refusal_if_stuck(const ManagedPool &pool, const char *then);
 
     Answer<std::shared_ptr<ManagedPool>> make_pool(const PoolSpec &spec);
     std::shared_ptr<ManagedPool> destroyed_elsewhere(std::shared_ptr<ManagedPool> pool);

@@ -33,6 +33,12 @@ std::vector<std::string> Daemon::pool_names() {
     return registry_.names();
 }
 
+std::optional<Failure> Daemon::refusal_if_stuck(const ManagedPool &pool, const char *then) {
+    if (pool.busy_for() < kStuckAfter) return std::nullopt;
+    return Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + pool.name() +
+                                        "\": evict the client that keeps them busy, then " + then};
+}
+
 Answer<PoolStatus> Daemon::pool_status(const std::string &name) {
     const auto pool = registry_.find(name);
     if (!pool) return Unexpected{pool.error()};
@@ -337,10 +343,7 @@ Answer<void> Daemon::remove_name(const std::string &name, const NameText &text) 
     if (!pool) return Unexpected{pool.error()};
     const ManagedPool::Turn turn(**pool);
     if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
-    if ((*pool)->busy_for() >= kStuckAfter)
-        return Unexpected{
-            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
-                                         "\": evict the client that keeps them busy, then remove the name again"}};
+    if (auto stuck = refusal_if_stuck(**pool, "remove the name again")) return Unexpected{std::move(*stuck)};
     NameEntry entry;
     entry.name = text;
     const auto removed =
@@ -368,15 +371,12 @@ Answer<std::uint32_t> Daemon::remove_channel(const std::string &name, const std:
     if (!pool) return Unexpected{pool.error()};
     const ManagedPool::Turn turn(**pool);
     if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
-    if ((*pool)->busy_for() >= kStuckAfter)
-        return Unexpected{
-            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
-                                         "\": evict the client that keeps them busy, then remove the channel again"}};
+    if (auto stuck = refusal_if_stuck(**pool, "remove the channel again")) return Unexpected{std::move(*stuck)};
     const auto removed = (*pool)->worker().run([&] { return (*pool)->remove_channel(channel, ends); });
     if (removed) {
         log::info("channel to be removed",
                   {{"pool", name}, {"channel", channel}, {"ended", ends}, {"opened_by", *removed}});
-        // Those who wait by futex have been woken.
+        // Parties that sleep by futex are awake already.
         if (ends)
             loop_->post([this, instance_id = (*pool)->instance_id()] { attach_server_->ring_bells(instance_id); });
         reaper_.end_channels(*pool);
@@ -438,10 +438,7 @@ Answer<PoolSpec> Daemon::set_attributes(const std::string &name, const Attribute
     if (!pool) return Unexpected{pool.error()};
     const ManagedPool::Turn turn(**pool);
     if (auto ours = turn.check(); !ours) return Unexpected{ours.error()};
-    if ((*pool)->busy_for() >= kStuckAfter)
-        return Unexpected{
-            Failure{Errc::timed_out, "the kernel makes the daemon wait for the files of pool \"" + name +
-                                         "\": evict the client that keeps them busy, then set the attributes again"}};
+    if (auto stuck = refusal_if_stuck(**pool, "set the attributes again")) return Unexpected{std::move(*stuck)};
     const PoolSpec before = (*pool)->described();
     auto after = (*pool)->change(changes);
     if (!after) return after;

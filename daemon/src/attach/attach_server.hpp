@@ -124,6 +124,12 @@ private:
     // The client with this seat, if it is the process at the other end of the connection.
     Answer<Caller> caller_of(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
                              std::uint64_t process_generation) const;
+    // caller_of(), whose pool can see to channels now.
+    Answer<Caller> caller_about_channels(const Session &session, std::uint64_t instance_id, ProcessSlot slot,
+                                         std::uint64_t process_generation) const;
+    // Answers a request that a client has made on a connection of its own, if the client is still there. A client that
+    // does not read the reply has what it has asked for all the same.
+    void answer_call(SessionId id, const void *reply, std::size_t reply_bytes);
     // From here on the session is served, however long that takes, and no longer counts as silent.
     void begin_to_serve(Session &session);
     void watch_for_hang_up(Session &session);

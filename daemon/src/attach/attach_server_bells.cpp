@@ -32,12 +32,9 @@ void AttachServer::see_to_bell(Session &session, const BellWish &wish) {
 
 void AttachServer::make_bell(Session &session, const BellWish &wish) {
     const auto fail = [this, id = session.id](const Failure &why) { refuse_call(id, "bell", why); };
-    auto caller = caller_of(session, wish.instance_id, wish.slot, wish.process_generation);
+    auto caller = caller_about_channels(session, wish.instance_id, wish.slot, wish.process_generation);
     if (!caller) return fail(caller.error());
     Worker &worker = caller->pool->worker();
-    if (worker.busy_for() > kPatienceWithPool)
-        return fail({Errc::timed_out, "pool \"" + caller->pool->name() +
-                                          "\" cannot see to channels now, for it is being changed: try again later"});
     begin_to_serve(session);
     watch_for_hang_up(session);
     worker.post([this, id = session.id, caller = std::move(*caller), name = wish.channel, fail] {

@@ -30,14 +30,20 @@ Answer<std::optional<ManagedPool::OpenChannel>> carry_out(ManagedPool &pool, con
 
 }  // namespace
 
+Answer<AttachServer::Caller> AttachServer::caller_about_channels(const Session &session, std::uint64_t instance_id,
+                                                                 ProcessSlot slot,
+                                                                 std::uint64_t process_generation) const {
+    auto caller = caller_of(session, instance_id, slot, process_generation);
+    if (caller && caller->pool->worker().busy_for() > kPatienceWithPool)
+        return Unexpected{
+            Failure{Errc::timed_out, "pool \"" + caller->pool->name() +
+                                         "\" cannot see to channels now, for it is being changed: try again later"}};
+    return caller;
+}
+
 void AttachServer::see_to_channel(Session &session, const ChannelOrder &order) {
-    const auto caller = caller_of(session, order.instance_id, order.slot, order.process_generation);
+    const auto caller = caller_about_channels(session, order.instance_id, order.slot, order.process_generation);
     if (!caller) return refuse_call(session.id, "channel", caller.error());
-    if (caller->pool->worker().busy_for() > kPatienceWithPool)
-        return refuse_call(
-            session.id, "channel",
-            {Errc::timed_out, "pool \"" + caller->pool->name() +
-                                  "\" cannot see to channels now, for it is being changed: try again later"});
     begin_to_serve(session);
     watch_for_hang_up(session);
     see_to_channel(session.id, *caller, order, std::chrono::steady_clock::now() + kGoingPatience);
@@ -66,10 +72,6 @@ void AttachServer::channel_is_seen_to(SessionId id, const Caller &caller, const 
                                       const ManagedPool::OpenChannel &channel) {
     // An opening that nobody waits for any more is closed again with the client's seat.
     if (order.wish != Wish::open) reaper_.end_channels(caller.pool);
-    const auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    Session &session = *found->second;
-    loop_.cancel(std::exchange(session.packet_wait, 0));
     wire::ChannelReply reply;
     reply.offset = channel.offset;
     reply.capacity = channel.shape.capacity;
@@ -77,8 +79,7 @@ void AttachServer::channel_is_seen_to(SessionId id, const Caller &caller, const 
     reply.parties = channel.shape.parties;
     reply.process_slot = channel.seat.value;
     reply.kind = static_cast<std::uint16_t>(channel.shape.kind);
-    (void)send_now(session.connection.get(), &reply, sizeof reply, {});
-    close_session(id);
+    answer_call(id, &reply, sizeof reply);
 }
 
 }  // namespace numacre::daemon

@@ -29,15 +29,9 @@ void AttachServer::change_name(Session &session, const NameWish &wish) {
         const auto changed = pool->change_name(wish.entry, wish.expected_version, asker, &client);
         loop_.post([this, id, changed, fail] {
             if (!changed) return fail(changed.error());
-            const auto found = sessions_.find(id);
-            if (found == sessions_.end()) return;
-            Session &there = *found->second;
-            loop_.cancel(std::exchange(there.packet_wait, 0));
             wire::NameReply reply;
             reply.version = *changed;
-            // A client that does not read it has its change all the same.
-            send_now(there.connection.get(), &reply, sizeof reply, {});
-            close_session(id);
+            answer_call(id, &reply, sizeof reply);
         });
     });
 }

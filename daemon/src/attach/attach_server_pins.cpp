@@ -47,6 +47,15 @@ Answer<AttachServer::Caller> AttachServer::caller_of(const Session &session, std
     return Caller{*pool, std::move(*client)};
 }
 
+void AttachServer::answer_call(SessionId id, const void *reply, std::size_t reply_bytes) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;  // the client has hung up meanwhile
+    Session &session = *found->second;
+    loop_.cancel(std::exchange(session.packet_wait, 0));
+    (void)send_now(session.connection.get(), reply, reply_bytes, {});
+    close_session(id);
+}
+
 void AttachServer::refuse_call(SessionId id, const char *what, const Failure &why) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;  // the client has hung up meanwhile
