@@ -68,6 +68,53 @@ class Record:
         self.file.close()
 
 
+A_SENDER = 4_000_000  # the numbers of one sender's messages
+
+
+def kill_at_random(daemon, record, end, send, receive, burst, goes_on=None):
+    """Kills two senders and two receivers at random moments, and starts others in their places: the ways of
+    channel_client. At last each sender goes on, if goes_on(a number of its messages) is given; end() ends the stream.
+    Returns how many of the killed were receivers."""
+    dice = random.Random(SEED)
+    next_of = {"first sender": 0, "second sender": A_SENDER}
+    end_of = {"first sender": A_SENDER, "second sender": 2 * A_SENDER}
+
+    def start(name):
+        if name not in next_of:
+            return Client(daemon, dice.choice(receive), record.path, dice.choice((1, 3, 64)))
+        return Client(daemon, send, record.path, next_of[name], end_of[name] - next_of[name],
+                      dice.choice((1, 2, burst)))
+
+    parties = {name: start(name) for name in (*next_of, "first receiver", "second receiver")}
+    receivers_killed = 0
+    try:
+        for _ in range(KILLS):
+            time.sleep(dice.uniform(0.001, 0.03))
+            name = dice.choice(list(parties))
+            parties[name].kill()
+            if name in next_of:
+                # The numbers of the burst in hand are not used again.
+                number = next_of[name]
+                while number < end_of[name] and (record.sent(number) or record.received(number)):
+                    number += 1
+                next_of[name] = min(number + burst, end_of[name])
+            else:
+                receivers_killed += 1
+            parties[name] = start(name)
+        for name, number in next_of.items():
+            if goes_on and number + 100 < end_of[name]:
+                wait_until(f"{name} goes on", lambda: goes_on(number))
+        for name in next_of:
+            parties[name].kill()
+        end()
+        for name in ("first receiver", "second receiver"):
+            parties[name].finish()
+    finally:
+        for party in parties.values():
+            party.kill()
+    return receivers_killed
+
+
 class Opening(unittest.TestCase):
     def test_sizes_and_names(self):
         with serving() as daemon:
@@ -285,44 +332,12 @@ class Streams(unittest.TestCase):
 
     def test_kills_of_senders_and_receivers(self):
         """No message is received twice, and none that was sent is lost but what a receiver had when it died."""
-        burst = 8
-        a_sender = 4_000_000
-        dice = random.Random(SEED)
-        with serving() as daemon, contextlib.closing(Record(2 * a_sender)) as record:
-            next_of = {"first sender": 0, "second sender": a_sender}
-            end_of = {"first sender": a_sender, "second sender": 2 * a_sender}
-
-            def start(name):
-                if name not in next_of:
-                    return Client(daemon, "receive", record.path, dice.choice((1, 3, 64)))
-                return Client(daemon, "send", record.path, next_of[name], end_of[name] - next_of[name],
-                              dice.choice((1, 2, burst)))
-
-            parties = {name: start(name) for name in (*next_of, "first receiver", "second receiver")}
-            receivers_killed = 0
-            try:
-                for _ in range(KILLS):
-                    time.sleep(dice.uniform(0.001, 0.03))
-                    name = dice.choice(list(parties))
-                    parties[name].kill()
-                    if name in next_of:
-                        # The numbers of the burst in hand are not used again.
-                        number = next_of[name]
-                        while number < end_of[name] and (record.sent(number) or record.received(number)):
-                            number += 1
-                        next_of[name] = min(number + burst, end_of[name])
-                    else:
-                        receivers_killed += 1
-                    parties[name] = start(name)
-                for name in next_of:
-                    parties[name].kill()
+        with serving() as daemon, contextlib.closing(Record(2 * A_SENDER)) as record:
+            def end():
                 with opened(daemon)[0] as ender:
                     ender.finish("end\n")
-                for name in ("first receiver", "second receiver"):
-                    parties[name].finish()
-            finally:
-                for party in parties.values():
-                    party.kill()
+
+            receivers_killed = kill_at_random(daemon, record, end, send="send", receive=("receive",), burst=8)
             sent, lost = record.check(self, at_most_lost=64 * receivers_killed)
             print(f"seed {SEED}: {KILLS} kills, {receivers_killed} of them of receivers; {sent} messages sent, {lost} "
                   "were in the hands of a receiver that died")
@@ -360,43 +375,11 @@ class Over(unittest.TestCase):
             ender.finish("end\n")
 
     def test_kills_of_senders_and_receivers(self):
-        a_sender, burst = 4_000_000, 4
-        dice = random.Random(SEED)
-        with serving() as daemon, contextlib.closing(Record(2 * a_sender)) as record, \
-                opened(daemon, capacity=16, burst=burst)[0] as ender:
-            next_of = {"first sender": 0, "second sender": a_sender}
-
-            def start(name):
-                if name not in next_of:
-                    return Client(daemon, "receive", record.path, dice.choice((1, 3, 64)))
-                end = a_sender if name == "first sender" else 2 * a_sender
-                return Client(daemon, "send-over", record.path, next_of[name], end - next_of[name],
-                              dice.choice((1, 2, burst)))
-
-            parties = {name: start(name) for name in (*next_of, "first receiver", "second receiver")}
-            try:
-                for _ in range(KILLS):
-                    time.sleep(dice.uniform(0.001, 0.03))
-                    name = dice.choice(list(parties))
-                    parties[name].kill()
-                    if name in next_of:
-                        number = next_of[name]
-                        while record.sent(number) or record.received(number):
-                            number += 1
-                        next_of[name] = number + burst
-                    parties[name] = start(name)
-                for name in next_of:
-                    here = next_of[name]
-                    wait_until(f"{name} goes on", lambda: record.sent(here))
-                for name in next_of:
-                    parties[name].kill()
-                ender.finish("end\n")
-                for name in ("first receiver", "second receiver"):
-                    parties[name].finish()
-            finally:
-                for party in parties.values():
-                    party.kill()
-            sent, lost = record.check(self, at_most_lost=2 * a_sender)
+        with serving() as daemon, contextlib.closing(Record(2 * A_SENDER)) as record, \
+                opened(daemon, capacity=16, burst=4)[0] as ender:
+            kill_at_random(daemon, record, lambda: ender.finish("end\n"), send="send-over", receive=("receive",),
+                           burst=4, goes_on=record.sent)
+            sent, lost = record.check(self, at_most_lost=2 * A_SENDER)
             print(f"seed {SEED}: {KILLS} kills; {sent} messages sent, {lost} dropped, or in the hands of a receiver "
                   "that died")
             wait_until("nothing is left", lambda: daemon.used_bytes() == 0 and not channels(daemon))
@@ -508,47 +491,13 @@ class Descriptors(unittest.TestCase):
 
     def test_kills_of_senders_and_receivers(self):
         """Whoever is killed, and wherever: the others do not sleep beside a message."""
-        a_sender, burst = 4_000_000, 4
-        dice = random.Random(SEED)
-        with serving() as daemon, contextlib.closing(Record(2 * a_sender)) as record, \
-                opened(daemon, capacity=16, burst=burst)[0] as ender:
-            next_of = {"first sender": 0, "second sender": a_sender}
-
-            def start(name):
-                if name not in next_of:
-                    return Client(daemon, dice.choice(WAYS), record.path, dice.choice((1, 3, 64)))
-                end = a_sender if name == "first sender" else 2 * a_sender
-                return Client(daemon, "send-epoll", record.path, next_of[name], end - next_of[name],
-                              dice.choice((1, 2, burst)))
-
+        with serving() as daemon, contextlib.closing(Record(2 * A_SENDER)) as record, \
+                opened(daemon, capacity=16, burst=4)[0] as ender:
             self.receiver(daemon, record, "receive-uring").kill()  # or the test is skipped
-            parties = {name: start(name) for name in (*next_of, "first receiver", "second receiver")}
-            receivers_killed = 0
-            try:
-                for _ in range(KILLS):
-                    time.sleep(dice.uniform(0.001, 0.03))
-                    name = dice.choice(list(parties))
-                    parties[name].kill()
-                    if name in next_of:
-                        number = next_of[name]
-                        while record.sent(number) or record.received(number):
-                            number += 1
-                        next_of[name] = number + burst
-                    else:
-                        receivers_killed += 1
-                    parties[name] = start(name)
-                # Somebody goes on: nobody sleeps for ever.
-                for name in next_of:
-                    here = next_of[name]
-                    wait_until(f"{name} goes on", lambda: any(record.received(here + each) for each in range(100)))
-                for name in next_of:
-                    parties[name].kill()
-                ender.finish("end\n")
-                for name in ("first receiver", "second receiver"):
-                    parties[name].finish()
-            finally:
-                for party in parties.values():
-                    party.kill()
+            receivers_killed = kill_at_random(
+                daemon, record, lambda: ender.finish("end\n"), send="send-epoll", receive=WAYS, burst=4,
+                # Nobody sleeps for ever.
+                goes_on=lambda number: any(record.received(number + each) for each in range(100)))
             sent, lost = record.check(self, at_most_lost=64 * receivers_killed)
             print(f"seed {SEED}: {KILLS} kills, {receivers_killed} of them of receivers; {sent} messages sent, {lost} "
                   "were in the hands of a receiver that died")
